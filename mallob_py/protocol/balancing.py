@@ -1,16 +1,16 @@
 """Balancing: a sparse, asynchronous all-reduction keeps every PE's image of all jobs (P 4.1).
 
-Events climb the tree of ranks; a PE that was quiet forwards at once, otherwise it gathers for a short delay.
-The tree's root numbers what has arrived (the *epoch*) and sends it down. Every PE applies the same epochs in
-the same order to its image and derives all volumes from it, so per epoch all PEs agree without further
-messages.
+Events climb the tree of ranks. A PE that has sent nothing for a short delay forwards events at once;
+otherwise it gathers events until the delay is over. The tree's root numbers the events that have arrived (an
+*epoch*) and sends them down. Every PE applies the same epochs in the same order to its image and derives all
+volumes from the image, so per epoch all PEs agree without further messages.
 
-A job's events have one author, the client that took it in. Versions of a job arrive everywhere in order,
-since all take the same way; on the way a newer version supersedes older ones. An event with demand 0 is the
-last one: it also reaches PEs that never heard of the job, since they may run a worker of it.
+A job's events have one author, the client that took in the job. A job's versions reach every PE in order,
+since all take the same way; on that way a newer version supersedes older ones. An event with demand 0 is the
+job's last one. It also goes to PEs that never heard of the job, since they may run a worker of the job.
 
-PEs that share memory, those of one rank or of a simulated cluster, need not derive the same image each: with
-`shared_rule` they share the first one's, which never changes.
+PEs that share memory (PEs of one rank or of a simulated cluster) need not each derive the same image: with
+`shared_rule` they share the image that the first one derived. An image never changes.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Image(msgspec.Struct, frozen=True):
 
 #: number of jobs up to which volumes are found faster in plain integers than by numpy
 _FEW = 64
-#: makes the next image from an image and the next epoch
+#: function that makes the next image from an image and the next epoch
 ImageRule = Callable[[Image, Epoch], Image]
 
 
 def standing(priority: float, arrival_s: float, ageing_s: float) -> float:
-    """Return a job's standing: with more jobs than PEs, the largest get one worker each.
+    """Return a job's standing: with more jobs than PEs, the jobs of greatest standing get one worker each.
 
-    Twice the priority outweighs `ageing_s` of waiting. A job's standing never changes, so later jobs can
-    overtake a waiting one for a bounded time only.
+    A doubled priority counts as much as an arrival `ageing_s` earlier. A job's standing never changes, so
+    later jobs can overtake a waiting job for a bounded time only.
     """
     return math.log2(priority) - arrival_s / ageing_s
 
@@ -56,8 +56,8 @@ def standing(priority: float, arrival_s: float, ageing_s: float) -> float:
 def local_rule(size: int, slices: Slices | None = None) -> ImageRule:
     """Return the rule by which each of `size` PEs keeps its image and computes all volumes.
 
-    `slices`: with more jobs than PEs, volumes rotate (`rotation.py`); None: jobs of best standing have a
-    worker.
+    `slices`: lengths of turns that jobs take (`rotation.py`) if there are more jobs than PEs; None: no turns,
+    the jobs of greatest standing have a worker.
     """
 
     def rule(image: Image, epoch: Epoch) -> Image:
@@ -92,7 +92,7 @@ def volumes_of(jobs: Mapping[int, JobEvent], size: int) -> dict[int, int]:
     priority = events[0].priority
     if len(events) < min(size, _FEW) and all(event.priority == priority for event in events):
         return equal_volumes(events, size)
-    # Late, since it imports numpy, which many ranks can do without.
+    # Imported late: the module imports numpy, which many ranks can do without.
     from mallob_py.protocol.volumes import fair_volumes
 
     fair = fair_volumes(
@@ -106,7 +106,7 @@ def volumes_of(jobs: Mapping[int, JobEvent], size: int) -> dict[int, int]:
 
 
 def _one_each(events: Sequence[JobEvent], size: int) -> dict[int, int] | None:
-    """Return the fair volumes of at least as many jobs as PEs; None if more than their standing decides.
+    """Return the fair volumes of at least as many jobs as PEs; None if equal jobs compete for the last PE.
 
     Frequent in a burst of small jobs, where a few calls of numpy would take longer than the rest of an epoch.
     """
@@ -118,7 +118,7 @@ def _one_each(events: Sequence[JobEvent], size: int) -> dict[int, int] | None:
 
 
 class PendingNews:
-    """News that wait here on their way up: a PE that was quiet forwards at once, else it gathers news."""
+    """News on their way up: a PE that was quiet forwards its news at once, else the news gather here."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -134,14 +134,14 @@ class PendingNews:
 
     @property
     def due_s(self) -> float:
-        """Return when there is something to send; `math.inf`: never."""
+        """Return the time when events may be sent; `math.inf`: there are no events."""
         return self._may_send_from if self._events else math.inf
 
     def is_due(self, now: float) -> bool:
         return bool(self._events) and now >= self._may_send_from
 
     def take_all(self, now: float) -> tuple[JobEvent, ...]:
-        """Return the messages to send now."""
+        """Remove and return all events, for the caller to send now."""
         events = tuple(self._events.values())
         self._events.clear()
         self._may_send_from = now + self._delay_s
@@ -151,7 +151,7 @@ class PendingNews:
 class Balancer:
     """One PE's part of the all-reduction, and its image of all jobs.
 
-    `on_epoch(now, ended)` is called after each applied epoch, with the jobs that have ended.
+    After each applied epoch `on_epoch(now, ended)` is called; `ended`: the jobs that the epoch ended.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Balancer:
         return [volumes.get(job, 0 if job in live else None) for job in jobs]
 
     def with_volume(self) -> KeysView[int] | None:
-        """Return the jobs with a volume above 0, if known without examining all jobs."""
+        """Return the jobs with a volume above 0; None if all jobs would have to be examined."""
         return self.image.volumes.keys()
 
     @property
@@ -196,7 +196,7 @@ class Balancer:
 
     @property
     def rotation(self) -> Rotation:
-        """The turns in the present epoch: which jobs, and where."""
+        """The turns in the present epoch: which jobs have one, and on which PEs."""
         return self.image.rotation
 
     @property
@@ -221,7 +221,7 @@ class Balancer:
                 raise PeerViolation("another PE has another kind of balancing")
 
     def _apply(self, message: Epoch, now: float) -> None:
-        """Pass a result on and apply it."""
+        """Pass an epoch on to the children and apply it."""
         if message.epoch != self.epoch + 1:
             raise PeerViolation(f"epoch {message.epoch} after {self.epoch}")
         for child in self._children:
@@ -235,7 +235,7 @@ class Balancer:
         self._on_epoch(now, [event.job for event in message.events if event.demand == 0])
 
     def flush(self, now: float) -> float:
-        """Send pending events, unless the last send is too recent; return when to call again."""
+        """Send pending events, unless the last send is too recent; return when to call `flush` again."""
         if self._news.is_due(now) or self._due_s <= now:
             events = self._news.take_all(now)
             self.has_news = False
@@ -248,12 +248,12 @@ class Balancer:
         return min(self._news.due_s, self._due_s)
 
     def next_deadline(self) -> float:
-        """Return when there is something to send; the next turn of jobs does not count."""
+        """Return the time when events may be sent; the next turn of jobs does not count."""
         return self._news.due_s
 
 
 class _Evaluation:
-    """The images before and after an epoch, the epoch, and the number of PEs that have not asked yet."""
+    """The images before and after an epoch, the epoch, and the number of PEs that still need `after`."""
 
     __slots__ = ("after", "before", "left", "message")
 
@@ -265,7 +265,7 @@ class _Evaluation:
 
 
 def shared_rule(rule: ImageRule, count: int) -> ImageRule:
-    """Share `rule` among `count` PEs, which each ask once per epoch; drop an image when all have asked."""
+    """Return a rule for `count` PEs: the first PE that asks applies `rule`, the last one drops the image."""
     if count == 1:
         return rule
     evaluations: dict[int, _Evaluation] = {}

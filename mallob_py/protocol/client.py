@@ -5,10 +5,10 @@ The client represents its jobs in the balancing: it is the only author of their 
 of `job_tree.py`. It adds up each job's budget from the volumes that all PEs agree on, and ends the job at its
 first result, at a limit, at an interrupt or at a failure, whichever is first.
 
-A new job's root is requested in the epoch that gives the job a volume; only if there are plainly more PEs
-than needed, at once. In that case the job's first event waits a moment: then it says that the job has
-outlived its first milliseconds and wants more workers, or nothing, since the job is over and no other PE has
-heard of it (`turnover.py`).
+A new job's root is requested in the epoch that gives the job a volume; if there are plainly more PEs than
+needed, it is requested at once, and the job's first event waits a moment. If the job outlives its first
+milliseconds, the event says so and asks for more workers. If the job ends before, no event is sent, since no
+other PE has heard of the job (`turnover.py`).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 
 _CLIENT_STAY = -1
 _FINAL_VERSION = 2**62
-#: most outdated deadlines kept, beside two for each job
+#: greatest number of deadlines kept, beyond two per job
 _OUTDATED_MAX = 64
 
 
 class LastCheckpoint:
     """The checkpoint with which a job's next root begins; `data` is None until there is one.
 
-    A leaving root may send a checkpoint after the next root has begun, which is out of date. So only the root
-    that began last may replace the checkpoint.
+    A leaving root may send a checkpoint after the next root has begun; such a checkpoint is out of date. So
+    only the root that began last may replace the checkpoint.
     """
 
     def __init__(self, data: bytes | None = None) -> None:
@@ -68,10 +68,10 @@ class LastCheckpoint:
 
 
 class _RootPort:
-    """The matcher for the root's seat: the taker may be this PE itself, or a preferred one.
+    """The matcher for the root's seat: asks a preferred PE, else takes this PE, else asks for any idle PE.
 
-    A request to the preferred PE travels like a matched one. The request goes to the preferred PE once: if it
-    comes back, that PE was not free.
+    The preferred PE is asked like a PE that was matched, and only once: if the request comes back, that PE
+    was not free.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class _RootPort:
             is_granted = self._is_granted and request.description is not None
             self._out.send(near, messages.Prefer(msgspec.structs.replace(request, count=1), is_granted))
         elif self._workers.is_free(request.job):
-            # No other PE hears of the request, so only the root of a bulk request is launched here.
+            # No other PE hears of the request, so only the root of a bulk request is launched.
             self._workers.adopt(msgspec.structs.replace(request, count=1), self._now())
         else:
             self._matcher.ask(request)
@@ -127,10 +127,10 @@ class ClientJob:
         self.state = JobState.NEW
         #: PE where the job rests; -1: the job had no root when it began to rest
         self.rests_at = -1
-        #: epoch of its submission: a PE that offers itself in an earlier one was asked before the job was
-        #: given up
+        #: epoch of the job's submission: an offer with an earlier epoch answers a request made before the job
+        #: was given up
         self.since_epoch = 0
-        #: workers that the application could use, within any bound
+        #: number of workers that the application could use, apart from any bound; None: any number
         self.wanted: int | None = 1
         self.submitted_s = now
         self.balanced_s: float | None = None
@@ -142,16 +142,16 @@ class ClientJob:
         self.is_first = parameters.spent is None
         self.max_volume = before.max_volume
         self.pe_s = before.pe_s
-        #: time since its first start in which its root had a PE
+        #: time since the job's first start in which its root had a PE
         self.turns_s = before.turns_s
         self.cpu_s = before.cpu_s
         self.peak_memory_bytes = before.peak_memory_bytes
         #: the job's checkpoint, once it has reported progress
         self.checkpoint: LastCheckpoint | None = None
-        #: whether its root runs, and leaves in order
+        #: whether the job's root runs, and leaves in order
         self.is_saved_by_root = False
         self.progression: Progression | None = None
-        #: the best offer of its workers
+        #: the best offer of the job's workers
         self.interim: Interim | None = None
         self.root: int | None = None
         #: PE of the root as told to other PEs
@@ -205,13 +205,13 @@ class ClientJob:
         self.peak_memory_bytes = max(self.peak_memory_bytes, peak_memory_bytes)
 
     def pe_s_until(self, now: float, threads: int) -> float:
-        """Return the budget used, as `count` would add it."""
+        """Return the budget used until `now`, which `count` would record."""
         if self.started_s is None:
             return 0.0
         return self.pe_s + (now - self._counted_until_s) * self._workers() * threads
 
     def turns_s_until(self, now: float) -> float:
-        """Return the time with a PE, as `count` would add it."""
+        """Return the time with a PE until `now`, which `count` would record."""
         if self.started_s is None or not self._has_turn:
             return self.turns_s
         return self.turns_s + (now - self._counted_until_s)
@@ -223,7 +223,7 @@ class ClientJob:
         self._counted_until_s = now
 
     def begin_anew(self, now: float, root: int | None) -> None:
-        """Begin anew in a new generation, unknown to all PEs. `root`: the PE of its first root."""
+        """Begin the job anew in a new generation, whose PEs do not know it. `root`: PE of its first root."""
         self.root = root
         self.version = self.volume = 0
         self.told_root = messages.JOB_AGAIN if self.state is JobState.SETTLED else messages.NEW_JOB
@@ -235,7 +235,7 @@ class ClientJob:
         self._counted_until_s = now
 
     def _workers(self) -> int:
-        """The workers to charge for: the volume, or the root alone until the first volume is known."""
+        """Return the number of workers to charge for: the volume; before the first epoch, only the root."""
         return 1 if self.is_first else self.volume
 
     @property
@@ -245,7 +245,7 @@ class ClientJob:
 
     @property
     def had_turn(self) -> bool:
-        """Tell whether the job has had the turn after which it rests."""
+        """Tell whether the job has used up its turn (`turn_s`) since its submission."""
         spent = self.parameters.spent
         return self.pe_s - (0.0 if spent is None else spent.pe_s) >= self.parameters.turn_s
 
@@ -257,7 +257,7 @@ class ClientJob:
         return next(reached, None)
 
     def deadline(self, threads: int) -> float:
-        """Return when a limit will be reached at the present volume."""
+        """Return when the first limit will be reached at the present volume."""
         return min((limit_s for limit_s, _ in self._limits(threads)), default=math.inf)
 
     def _limits(self, threads: int) -> Iterator[tuple[float, effects.Outcome]]:
@@ -310,7 +310,7 @@ class ClientJobs:
         self._matcher = matcher
         self._workers = workers
         self.jobs: dict[int, ClientJob] = {}
-        #: new jobs
+        #: the new jobs, and how long they remain unpublished
         self._turnover = Turnover(config, out.size)
         #: jobs with a volume above 0
         self._seated: set[int] = set()
@@ -412,11 +412,11 @@ class ClientJobs:
             self._end(record, effects.Outcome.INTERRUPTED)
 
     def set_back(self, job: int, now: float) -> None:
-        """Give a job up as soon as it rests, if it is live here: `JobGivenUp` follows, or its end.
+        """Give a job up as soon as it rests, if it is live here: `JobGivenUp` or `JobEnded` follows.
 
-        A root that leaves in order saves its work. Then other PEs are told as if the job had ended.
-        `JobGivenUp` waits until an epoch has this end, so that news of the job's next submission arrive later
-        everywhere.
+        A root that leaves in order saves its work first. Then the client tells other PEs that the job has
+        ended. `JobGivenUp` waits for the epoch with this news, so that news of the job's next submission
+        reach every PE later.
         """
         self._now = now
         record = self.jobs.get(job)
@@ -435,7 +435,7 @@ class ClientJobs:
             self._retract(record)
 
     def _retract(self, record: ClientJob) -> None:
-        """Tell other PEs, once, that the job is over: later, that would undo the next submission."""
+        """Tell other PEs, only once, that the job is over: later this would undo its next submission."""
         if record.state is JobState.RETRACTED:
             return
         record.happens(Happening.RETRACTED)
@@ -450,7 +450,7 @@ class ClientJobs:
         self._out.act(effects.JobGivenUp(record.job, spent))
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> None:
-        """Change a job's priority and bound (0: none), if it is live here.
+        """Change a job's priority and greatest demand (0: no bound), if the job is live here.
 
         The job's standing stays: a waiting job keeps its place in the queue.
         """
@@ -485,11 +485,11 @@ class ClientJobs:
         )
 
     def _has_moved(self, record: ClientJob) -> bool:
-        """Tell whether jobs have turns that depend on their last PE, so that other PEs must be told."""
+        """Tell whether other PEs must hear where the root is now, since the job's turns depend on it."""
         return self._balancer.rotation.is_on and record.root_pe not in (-1, record.told_root)
 
     def _demand(self, record: ClientJob, wanted: int | None, has_news: bool = False) -> None:
-        """Publish the demand (None: the application's), if there is news."""
+        """Publish the job's demand if there is news. `wanted`: None if the application wants any number."""
         record.wanted = wanted
         most = self._demand_max(record)
         demand = most if wanted is None else max(1, min(wanted, most))
@@ -529,7 +529,7 @@ class ClientJobs:
             if volume and record.balanced_s is None:
                 record.balanced_s = now
                 self._out.act(effects.Log("balanced", {"job": job, "latency_s": now - record.submitted_s}))
-            self._schedule(record)  # by the job's new charge, so only after the first volume is known
+            self._schedule(record)  # after the volume is set: the job is charged for it
             self._out.act(
                 effects.Log("volume", {"job": job, "volume": volume, "epoch": self._balancer.epoch})
             )
@@ -547,7 +547,7 @@ class ClientJobs:
             self._out.act(effects.JobRests(record.job))
 
     def _tell_of_root(self, record: ClientJob) -> None:
-        """Publish the place of the root of a job beyond its first moment, if the job's turns depend on it."""
+        """Publish the PE of the job's root if the job's turns depend on it and its first moment is over."""
         is_young = record.announce_at_s < math.inf or not record.has_run
         if record.is_published and not is_young and self._has_moved(record):
             self._publish(record)
@@ -559,14 +559,14 @@ class ClientJobs:
         record.seats.fit(volume, self._balancer.epoch, now)
 
     def _in_question(self) -> list[int]:
-        """Return the jobs that an epoch may concern, without jobs that waited and go on waiting."""
+        """Return the jobs that an epoch may concern: all but jobs that had no volume and still have none."""
         with_volume = self._balancer.with_volume()
         if with_volume is None or len(self.jobs) <= len(with_volume):
             return list(self.jobs)
         return sorted(self._turnover.unseen | self._seated | (with_volume & self.jobs.keys()))
 
     def _volume(self, record: ClientJob) -> int:
-        """Return the job's volume; a job requested before its first epoch counts as 1."""
+        """Return the job's volume; 1 for a job that was requested before its first epoch."""
         volume = self._balancer.volume(record.job)
         return 1 if volume is None else volume
 
@@ -632,7 +632,7 @@ class ClientJobs:
     # --- the job's own news -------------------------------------------------------------------
 
     def _blame(self, record: ClientJob, source: int) -> None:
-        """Blame the PEs that could not start the root: the root runs now, so the job is not at fault."""
+        """Blame the hosts of PEs that could not start the root: it runs now, so the job is not at fault."""
         for rank in set(record.lost_at) - {source}:
             self._out.send(rank, messages.Blamed(record.job))
         record.lost_at.clear()
@@ -677,7 +677,7 @@ class ClientJobs:
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
             record.used(message.cpu_s, message.peak_memory_bytes)
-            # Else a worker of a former generation has found the result, and a root may not know.
+            # If not, a worker of a former generation found the result, and the present root may not know.
             is_of_root = record.seats.is_held(0, source, message.stay)
             self._end(record, effects.Outcome.RESULT, body=message.body, is_of_root=is_of_root)
 
@@ -698,7 +698,7 @@ class ClientJobs:
     def receive_checkpoint(self, source: int, message: messages.Checkpoint) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.checkpoint = record.checkpoint or LastCheckpoint()
-            if record.seats.is_held(0, source, message.stay):  # a root that was suspended
+            if record.seats.is_held(0, source, message.stay):  # this root may have been suspended meanwhile
                 record.checkpoint.begin(source, message.stay)
             if record.checkpoint.replace(source, message.stay, message.data):
                 self._out.act(effects.JobSaved(message.job, message.data))
@@ -717,7 +717,7 @@ class ClientJobs:
     # --- ends ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """End jobs that have reached a limit, and let jobs grow that have outlived the first moment."""
+        """End jobs that have reached a limit; let jobs grow whose first moment is over."""
         self._now = now
         while self._next_due() <= now:
             record = self.jobs[heapq.heappop(self._due)[1]]
@@ -754,7 +754,7 @@ class ClientJobs:
         return math.inf
 
     def _schedule(self, record: ClientJob) -> None:
-        """Note when to look at the job, in place of any earlier time."""
+        """Note the next time to look at the job; it replaces the time noted before."""
         due_s = min(record.deadline(self._config.threads), record.announce_at_s)
         if due_s == record.due_s:
             return
@@ -767,7 +767,7 @@ class ClientJobs:
         self.deadline_s = self._next_due()
 
     def _has_left_no_trace(self, record: ClientJob) -> bool:
-        """Tell whether only the root's PE has heard of the job, and its description was in messages only."""
+        """Tell whether only the root's PE has heard of the job, and got the description with its request."""
         description = record.seats.description
         return not record.is_published and description is not None and description.inline is not None
 

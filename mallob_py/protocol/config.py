@@ -13,22 +13,22 @@ from mallob_py.protocol.rotation import Slices
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
-#: most suspended roots per PE, and least value of the bound over all PEs
+#: bounds on suspended roots: smallest value per PE, and smallest value for all PEs together
 _RESIDENTS, _RESIDENTS_OF_ALL = 16, 96
 
 
 def window_of(pes: int) -> int:
-    """Return the most jobs of a client at work: on PEs, next to them, or being read."""
+    """Return how many jobs of a client may be at work: on PEs, in wait beside them, or being read."""
     return 2 * pes + 16
 
 
 def again_of(pes: int) -> int:
-    """Return the most jobs at work that were given up before."""
+    """Return how many jobs that were given up before may be at work."""
     return pes + 8
 
 
 def express_of(pes: int) -> int:
-    """Return the most jobs of a client at work beside its residents."""
+    """Return how many jobs of a client may be at work beside its residents."""
     return window_of(pes) + again_of(pes)
 
 
@@ -52,7 +52,7 @@ class Matching(Enum):
 
 
 class Balancing(Enum):
-    """The PEs that compute the volumes (P 3.1, 4.1), with equal results."""
+    """Ways of computing the volumes, with equal results (P 3.1, 4.1)."""
 
     #: every PE computes all volumes: one all-reduction per epoch, work linear in the number of jobs
     LOCAL = "local"
@@ -61,16 +61,16 @@ class Balancing(Enum):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings. Delays trade latency for messages; see `balancing.py` and the matchers.
+    """The settings. Longer delays save messages and cost latency; see `balancing.py` and the matchers.
 
     Bounds are checked where a setting is read from a file.
     """
 
     balancing: Balancing = Balancing.LOCAL
     reuse: Reuse = Reuse.FULL
-    #: least time between two sends of events by one PE
+    #: shortest time between two sends of events by one PE
     balancing_delay_s: _Seconds = 0.001
-    #: least time between two sends of matching contributions by one PE
+    #: shortest time between two sends of matching contributions by one PE
     matching_delay_s: _Seconds = 0.0003
     matcher: Matching = Matching.PREFIX_SUM
     #: random PEs that a request visits first, one by one (`random_walk.py`); -1: no limit
@@ -95,31 +95,31 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     residents: _Count | None = None
     #: longest time for a worker that leaves in order to hand over its work
     leave_grace_s: _Seconds = 1.0
-    #: most workers of a PE that leave in order at once; when one more leaves, the first one is ended
+    #: greatest number of workers of a PE that leave in order at once; one more, and the first one is ended
     leavers_max: Annotated[int, msgspec.Meta(ge=1)] = 4
-    #: past workers of the same index that are asked before a normal request
+    #: number of past workers of the same index that are asked before a normal request
     queries_max: _Count = 4
     #: number of visits to busy PEs after which a request's parent is told
     hops_max: Annotated[int, msgspec.Meta(ge=1)] = 64
-    #: most restarts of a worker whose process died; for a root, without new progress saved
+    #: greatest number of restarts of a worker whose process died; for a root, since its last new progress
     restarts_max: _Count = 2
-    #: most losses of workers for want of a process in one place of a job tree. After that, if it is the
-    #: root's place, the job is given up; else the place stays without a process, if the job may be at fault
+    #: greatest number of workers lost in one seat because they got no process. One more loss: if the seat is
+    #: the root's, the job fails; else the seat stays without a process, if the job may be at fault
     losses_max: _Count = 3
     #: first and longest rest of a host that gave a process to no job
     rest_s: _Seconds = 0.25
     rest_max_s: _Seconds = 60.0
-    #: the same for a host that may not be at fault: until a request has found another one
+    #: rest of a host that may not be at fault, long enough for a request to find another host
     doubt_rest_s: _Seconds = 0.05
     #: run time of a root after which its job asks for more workers: trivial jobs must disturb no other PE
     growth_delay_s: _Seconds = 0.0003
     #: run time of a brief job: if a client's last jobs were mostly brief, the next job asks for more workers
     #: only after three times this time
     brief_s: _Seconds = 0.005
-    #: longest time for which a job that found an idle PE at once stays unknown to other PEs
+    #: longest time for which other PEs do not hear of a job that found an idle PE at once
     unannounced_max_s: _Seconds = 0.002
-    #: growth delay while new jobs of the same client wait for a PE, and their longest wait if no brief job
-    #: ends; 0: no wait
+    #: growth delay while new jobs of the same client wait for a PE; also the longest time that such jobs wait
+    #: for a brief job to end; 0: no wait
     turnover_max_s: _Seconds = 0.02
     #: time for which the PE of a job unknown to other PEs stays free for the client's next job
     turnaround_s: _Seconds = 0.003
@@ -134,13 +134,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return Slices(self.slice_s, self.first_slice_s) if self.slice_s else None
 
     def residents_per_pe(self, pes: int) -> int:
-        """Return the most suspended jobs per PE; by default, few PEs have room for a hundred small jobs."""
+        """Return how many jobs a PE may keep suspended; by default, few PEs have room for 100 small jobs."""
         if self.residents is not None:
             return self.residents
         return max(_RESIDENTS, math.ceil(_RESIDENTS_OF_ALL / pes))
 
     def roots_kept(self, pes: int) -> int:
-        """Return the most suspended roots of a PE, enough for all jobs that a client begins.
+        """Return how many roots may be suspended per PE: enough for all jobs that a client begins.
 
         A client begins its residents, and up to `express_of` other jobs, new or begun again.
         """
@@ -148,5 +148,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def asks_in_bulk(self) -> bool:
-        """Tell whether one request may stand for many workers, which only prefix sums can number."""
+        """Tell whether one request may stand for many workers, which only prefix sums support."""
         return self.bulk_requests and self.matcher is Matching.PREFIX_SUM and self.random_hops == 0

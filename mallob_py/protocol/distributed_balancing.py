@@ -3,11 +3,11 @@
 News of jobs climb the tree of ranks as in `balancing.py`. The tree's root opens an epoch for the news that
 have arrived: it broadcasts them together with the first question of `VolumeSearch`. Every PE notes the news,
 answers for the jobs assigned to it (by a hash of their ids), adds up the answers of its subtree and sends the
-sum to its parent. After a few rounds the root broadcasts the outcome, a few numbers, and the epoch begins;
-any PE derives any job's volume from it on demand, with the same result as in `balancing.py`.
+sum to its parent. After a few rounds the root broadcasts the outcome, a few numbers, and the epoch begins.
+From these numbers any PE derives any job's volume on demand, with the same result as in `balancing.py`.
 
 Per epoch: O(rounds) broadcasts and reductions of constant length, and O(news + jobs/PEs) work per PE. One
-computation runs at a time; news that arrive meanwhile wait for the next.
+computation runs at a time; news that arrive meanwhile wait for the next one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mallob_py.protocol.rotation import OFF
 
 
 class DistributedBalancer:
-    """One PE's part of the computations; the same interface as `Balancer`."""
+    """One PE's part of the computations. It has the same interface as `Balancer`."""
 
     #: always true, so that callers ask each time
     has_news = True
@@ -75,7 +75,7 @@ class DistributedBalancer:
 
     @property
     def epoch_volumes(self) -> volume_search.EpochVolumes:
-        """The part of the present epoch that all PEs know."""
+        """The numbers of the present epoch, which all PEs know."""
         return self._volumes.epoch_volumes
 
     # --- news on their way up ---------------------------------------------------------------
@@ -117,7 +117,7 @@ class DistributedBalancer:
                 raise PeerViolation("another PE has another kind of balancing")
 
     def _begin(self, events: tuple[messages.JobEvent, ...], now: float) -> None:
-        """Count the jobs of the next epoch, and open it; at the root."""
+        """At the root: count the jobs of the next epoch, and open the epoch."""
         jobs = len(self.jobs)
         for event in events:
             known = self.jobs.get(event.job)
@@ -130,7 +130,7 @@ class DistributedBalancer:
         self._go_on(events, now)
 
     def _go_on(self, events: tuple[messages.JobEvent, ...], now: float) -> None:
-        """Take the next step of the computation; at the root. Only the first step has `events`."""
+        """At the root: take the next step of the computation. Only the first step has `events`."""
         search = self._search
         assert search is not None
         if search.question is not None:

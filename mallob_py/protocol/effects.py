@@ -1,7 +1,7 @@
 """Effects: the deeds that a PE orders, appended to `PE.effects` and executed in order.
 
-All parts of a PE put their effects into its `Outbox`. `worker` is the number of a worker on its PE: it stays
-the same while the worker is suspended and resumed, and is never reused.
+All parts of a PE put their effects into its `Outbox`. `worker` is the number of a worker on its PE: the
+number stays the same while the worker is suspended and resumed, and is never reused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Effect(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class Send(Effect, frozen=True):
-    """Deliver `message` to PE `dest`, never the own one."""
+    """Deliver `message` to PE `dest`, never to the sending PE itself."""
 
     dest: int
     message: AnyMessage
@@ -53,13 +53,13 @@ class FetchDescription(Effect, frozen=True):
 
 
 class JobOver(Effect, frozen=True):
-    """The job is over everywhere; drop all data of the job."""
+    """Drop all data of the job, which is over everywhere."""
 
     job: int
 
 
 class JobUnheard(Effect, frozen=True):
-    """No message has named the job for long; drop all data of the job, though it may come back."""
+    """Drop all data of the job: no message has named it for long. The job may come back."""
 
     job: int
 
@@ -67,8 +67,8 @@ class JobUnheard(Effect, frozen=True):
 class StartWorker(Effect, frozen=True):
     """Start a worker's process; then call `worker_started`.
 
-    `is_given`: another PE of the host gives its running process (`GiveWorker`). A process is started anew at
-    `StartAnew`, or if none is given soon.
+    `is_given`: the process comes from another PE of the host (`GiveWorker`). A new process is started at
+    `StartAnew`, or if none comes soon.
     """
 
     worker: int
@@ -80,13 +80,13 @@ class StartWorker(Effect, frozen=True):
 
 
 class StartAnew(Effect, frozen=True):
-    """Start the worker's process: none comes from another PE."""
+    """Start a new process for the worker, since no other PE gives one."""
 
     worker: int
 
 
 class GiveWorker(Effect, frozen=True):
-    """Give the worker's resting process to PE `pe` of the same host, for its worker `number`.
+    """Give the worker's resting process to PE `pe` of the same host, as the process of its worker `number`.
 
     If that fails, end the process.
     """
@@ -103,7 +103,7 @@ class SuspendWorker(Effect, frozen=True):
 
 
 class ResumeWorker(Effect, frozen=True):
-    """Continue a suspended worker's process, with this place in the tree."""
+    """Continue a suspended worker's process, with this index and volume."""
 
     worker: int
     index: int
@@ -134,7 +134,7 @@ class UpdateWorker(Effect, frozen=True):
 
 
 class BlameHost(Effect, frozen=True):
-    """Note that a worker got no process here; `HostHealth.blame` says how long the rank's PEs must `rest`."""
+    """Note that a worker got no process here; `HostHealth.blame` tells how long the rank's PEs must rest."""
 
     fault: Fault
     reason: str
@@ -168,20 +168,20 @@ class JobStats(msgspec.Struct, frozen=True):
     started_s: float | None
     response_s: float
     wallclock_s: float
-    #: volume integrated over time, times the threads of a PE: a CPU limit bounds it
+    #: volume integrated over time, times the threads of a PE; a CPU limit bounds this time
     pe_s: float
     max_volume: int
-    #: most memory of a worker; 0: unknown
+    #: largest memory of one worker; 0: unknown
     peak_memory_bytes: int = 0
-    #: CPU time of its workers' processes, as far as reported
+    #: reported CPU time of the job's workers
     cpu_s: float = 0.0
     root: int | None = None
-    #: part of `wallclock_s` with a PE, which a time limit bounds
+    #: part of `wallclock_s` in which the job had a PE; a time limit bounds this time
     turns_s: float = 0.0
 
 
 class JobSought(Effect, frozen=True):
-    """A PE is sought for the root of a job taken in here: at most once per submission.
+    """Report that a PE is sought for the root of a job taken in here; at most once per submission.
 
     From now on the job may run: a root with a small description starts before its client has accepted it.
     """
@@ -190,7 +190,7 @@ class JobSought(Effect, frozen=True):
 
 
 class JobRests(Effect, frozen=True):
-    """A job taken in here has had a turn, and waits for the next one; at most once."""
+    """Report that a job taken in here has had its first turn, and waits for the next one."""
 
     job: int
 
@@ -208,23 +208,23 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class JobGivenUp(Effect, frozen=True):
-    """A job taken in here was given up: all PEs have dropped it, and it may be submitted again."""
+    """Report that a job taken in here was given up: all PEs have dropped it; it may be submitted again."""
 
     job: int
     spent: Spent
 
 
 class JobSaved(Effect, frozen=True):
-    """A job taken in here has a new checkpoint, for a further submission."""
+    """Report a new checkpoint of a job taken in here, for the job's next submission."""
 
     job: int
     checkpoint: bytes
 
 
 class JobEnded(Effect, frozen=True):
-    """A job taken in here has ended: exactly one for each submitted job.
+    """Report that a job taken in here has ended; exactly once per job.
 
-    `interim`: the best offer of its workers, whatever the outcome.
+    `interim`: the best offer of the job's workers, for each outcome.
     """
 
     job: int
@@ -268,7 +268,7 @@ AnyEffect: TypeAlias = (
 
 
 class Outbox:
-    """Effects of one PE. Messages to itself never leave it: they wait in `to_self`."""
+    """The effects of one PE. Messages from the PE to itself are no effects: they wait in `to_self`."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank

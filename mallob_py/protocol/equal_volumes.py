@@ -1,9 +1,9 @@
 """Fair volumes of jobs with equal priorities, in plain integers.
 
-By far the most frequent case: it takes microseconds for few jobs, and saves a rank the import of numpy. The
-result equals that of `volumes.fair_volumes`, which defines fairness: with equal priorities all free jobs are
-at one level, so jobs of smallest demand are capped first, and the level is the others' equal part of the
-rest.
+This is by far the most frequent case. It takes microseconds for few jobs, and saves a rank the import of
+numpy. The result equals that of `volumes.fair_volumes`, which defines fairness: with equal priorities all
+free jobs are at one level. So the jobs of smallest demand are capped first, and the level is the equal part
+that each other job gets of the remaining PEs.
 """
 
 from __future__ import annotations

@@ -15,17 +15,17 @@ begins that one, or is dropped when it begins an even later one.
 
 Rules, and their effects
 - g is (number, coordinator) in one integer, and no coordinator reuses a number. So no two ranks ever begin
-  the same g with different members. Of two with one number, the lower coordinator's is greater.
+  the same g with different members. If two g have the same number, the lower coordinator's g is greater.
 - No rank goes back: it promises and begins only generations greater than all that it has promised and begun.
-  A rank asked for a lesser one says so (`Outdated`), and the coordinator proposes a greater one.
-- An accusation is final. A rank found lost by any rank is lost for all that hear of it, by `Suspect` or by
-  its absence from a proposal. They send it nothing more, except one word in case it lives (`Fenced`): then it
-  *ends*, since other ranks have its work. So doubts never come and go, and sets of lost ranks only grow. The
-  price: two ranks that accuse each other at one moment may both have to end.
-- If the coordinator is lost, the next member becomes it without a vote. A loss during a change: a new
-  proposal.
-- A rank that has promised and hears nothing for `patience_s` (twice that, unless it is the coordinator) takes
-  the rank that it waits for as lost.
+  A rank asked for a lesser one answers `Outdated`, and the coordinator proposes a greater one.
+- An accusation is final. A rank that one rank takes as lost is lost for all ranks that hear of it, by
+  `Suspect` or by its absence from a proposal. They send the lost rank only one more message, in case it lives
+  (`Fenced`): then it *ends*, since other ranks have its work. So no rank is taken back, and sets of lost
+  ranks only grow. The price: two ranks that accuse each other at one moment may both have to end.
+- If the coordinator is lost, the next member becomes it without a vote. A loss during a change leads to a
+  new proposal.
+- If a rank has promised and hears nothing for `patience_s` (twice that time, unless it is the coordinator),
+  it takes the rank that it waits for as lost.
 
 No majority is needed: a system of two ranks must survive the loss of one. So if the network splits into parts
 that do not hear each other, which MPI sees as losses, each part goes on without the other. Jobs are not
@@ -77,14 +77,14 @@ class Heard(msgspec.Struct, frozen=True, tag=True):
 
 
 class Strayed(msgspec.Struct, frozen=True, tag=True):
-    """Another message, in an envelope of generation g, from an address that is not a member."""
+    """Stimulus: a message of another protocol, in an envelope of generation g, from no member's address."""
 
     source: int
     g: int
 
 
 class TimePassed(msgspec.Struct, frozen=True, tag=True):
-    """The time is `deadline_s`, or later."""
+    """Stimulus: the time `deadline_s` has come."""
 
 
 AnyChange: TypeAlias = Lost | Ordered | Heard | Strayed | TimePassed
@@ -102,7 +102,7 @@ class EndReason(Enum):
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """Send a message. A lost rank gets only `Fenced`, once heard from; this message may be left out."""
+    """Send a message. A lost rank gets only `Fenced`, once heard from; the caller may leave that out."""
 
     address: int
     message: AnyGenerationMessage
@@ -156,7 +156,7 @@ class Membership:
         #: greatest g heard of
         self._seen = 0 if generation is None else generation.g
         self._leavers: tuple[int, ...] = ()
-        #: orders that are not carried out yet
+        #: orders not carried out yet: capacities of joining ranks by address, addresses of leaving ranks
         self._joins: dict[int, int] = {}
         self._leaves: set[int] = set()
 
@@ -202,7 +202,7 @@ class Membership:
     # --- membership -----------------------------------------------------------------------------
 
     def _known(self) -> dict[int, int]:
-        """Return capacities by address, of members of the present and the promised generation."""
+        """Return address -> capacity of all members of the present and the promised generation."""
         present = [] if self.generation is None else [self.generation]
         promised = [] if self._promised is None else [self._promised.generation]
         return {
@@ -243,7 +243,7 @@ class Membership:
             self._propose(now)
 
     def _order(self, joins: dict[int, int], leaves: set[int], now: float) -> None:
-        """Note ranks that must join or leave, until that is done under any coordinator."""
+        """Note ranks that must join or leave; the note stays until some coordinator has carried it out."""
         known = self.generation.members if self.generation is not None else ()
         self._joins |= {
             address: capacity
@@ -254,7 +254,7 @@ class Membership:
         self._pursue(now)
 
     def _pursue(self, now: float) -> None:
-        """Carry out orders, after a change that is under way."""
+        """Carry out the orders noted, unless a change is under way."""
         is_busy = self.is_halted or self.generation is None
         if is_busy or not (self._joins or self._leaves):
             return
@@ -380,7 +380,7 @@ class Membership:
             self._pursue(now)
 
     def _lose_patience(self, now: float) -> None:
-        """Take ranks as lost that are awaited for too long."""
+        """Take the ranks as lost for which this rank has waited too long."""
         assert self._promised is not None
         g = self._promised.generation.g
         if coordinator_of(g) == self.address:

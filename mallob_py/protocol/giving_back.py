@@ -3,17 +3,17 @@
 **Short of memory** (measured by the caller). First suspended workers are dropped, least recently used first,
 as if the cache were full: queries for them are denied (race 7). Then the running worker, unless it is a root,
 is *paused*: its process ends. It keeps its seat, like a worker whose process has died too often, and its job
-goes on with the other workers. If the worker left the seat, its parent would send a request at once, and most
-likely this host, now idle, would use up memory again. When there is memory, a paused worker gets a new
-process, which begins anew; when the job's volume drops to its index or below, it leaves like any other
-worker.
+goes on with the other workers. If the worker left the seat, its parent would send a request at once, and this
+host, now idle, would probably take the request and use up memory again. When there is memory, a paused worker
+gets a new process, which begins anew; when the job's volume drops to its index or below, it leaves like any
+other worker.
 
 **Draining.** A rank that will leave starts nothing new: its PEs offer no token, deny queries, and pass
 requests on. Workers that leave in order hand over their work at once, and keep their seats without a process,
 so workers below them stay. A root must first get its loans back: it sends its children away, saves its job,
-and leaves the seat only when its process is gone, so that the next root, elsewhere, begins with all that was
-done. A resting root saves its job, too. Other workers run on until the rank leaves, also over a change of
-generation.
+and leaves the seat only when its process is gone, so that the next root, on another rank, begins with all
+work done so far. A resting root saves its job, too. Other workers run on until the rank leaves, also over a
+change of generation.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class GivingBack:
         self._messages.give_back_waiting(worker)
 
     def has_paused(self) -> bool:
-        """Tell whether there is a worker that memory would help."""
+        """Tell whether a paused worker here should get a process as soon as there is memory."""
         is_worth_a_process = not self.is_draining and not self._is_ending
         return (
             is_worth_a_process
@@ -131,7 +131,7 @@ class GivingBack:
         self._update_token()
 
     def save_resting_roots(self, now: float) -> None:
-        """Have resting roots save their jobs, a few at a time: their next turns are elsewhere."""
+        """Have resting roots save their jobs, a few at a time: the jobs' next turns are on other ranks."""
         if not self.is_draining:
             return
         for worker in list(filter(self._can_leave_from_rest, self._cache.workers.values())):
@@ -141,7 +141,7 @@ class GivingBack:
 
     @property
     def is_drained(self) -> bool:
-        """Whether no process here works, or has work to hand over."""
+        """Whether the PE drains, and no process here works or has work to hand over."""
         is_at_work = self._staff.active is not None and not self._staff.active.is_bereft
         is_waited_for = any(map(self._is_to_hand_over, self._cache.holds))
         is_waited_for |= any(map(self._can_leave_from_rest, self._cache.workers.values()))

@@ -1,4 +1,4 @@
-"""Growth: ranks that must join, seen by members and above all by their *host*, which has started them.
+"""Growth: how ranks join, seen by the members and above all by their *host*: the rank that starts them.
 
 `joining.py` has the newcomers' side. Processes start at once; meanwhile all members begin to listen. A
 newcomer that has named itself is welcomed once the addresses of all members are known. All connected
@@ -26,9 +26,9 @@ from mallob_py.protocol.rank_messages import (
 )
 from mallob_py.protocol.rank_stimuli import RanksStarted
 
-#: a newcomer imports much, perhaps from a network disk
+#: longest time for a newcomer to come up: it imports much, perhaps from a network disk
 PATIENCE_S = 60.0
-#: delay before an order to join is repeated, which may be lost with the coordinator
+#: time after which an order to join is repeated, since the first may be lost with the coordinator
 _ORDER_AGAIN_S = 1.0
 
 
@@ -43,7 +43,7 @@ class Growth:
         welcome: Callable[[int, tuple[Peer, ...]], None],
         kill: Callable[[int], None],
     ) -> None:
-        """`members`: all other members. `welcome` tells a newcomer its peers, `kill` ends one."""
+        """`members`: all other members. `welcome` tells a newcomer its peers, `kill` ends a newcomer."""
         self._newcomers = frozenset(newcomers)
         #: members that have not said where they listen
         self._silent = set(members)
@@ -113,7 +113,7 @@ class Growth:
     # --- deeds
 
     def turn(self, members: Iterable[int], now: float) -> Ordered | None:
-        """Return an order that must be given now, or again."""
+        """Return the order that the newcomers join, if it must be given now, for the first time or again."""
         if now >= self._until_s:
             self._give_up(f"has not come up within {PATIENCE_S:g} s")
         left = self._newcomers - self.problems.keys()
@@ -186,13 +186,13 @@ class Host:
             self.growth.connected(rank)
 
     def lost(self, rank: int) -> None:
-        """Note that a rank is no member any more, or never will be."""
+        """Note that a rank is no member any more, or never will be one."""
         if self.growth is not None:
             self.growth.lost(rank, "was lost")
             self.growth.member_lost(rank)
 
     def turn(self, members: Collection[int], now: float) -> Ordered | None:
-        """Return an order that must be given now; growth ends when each newcomer has joined or failed."""
+        """Return an order that must be given now; end the growth when each newcomer has joined or failed."""
         assert self.growth is not None
         order = self.growth.turn(members, now)
         if order is None and self.growth.is_over(members):

@@ -23,7 +23,7 @@ class Fault(Enum):
     HOST = "host"
     #: the process died before it ran, by the fault of the host or the job
     UNCLEAR = "unclear"
-    #: a part that the process needs is gone, mostly since its job has just ended
+    #: a part that the process needs is gone, mostly because its job has just ended
     NOBODY = "nobody"
 
 
@@ -39,7 +39,7 @@ class HostHealth:
         self.rests_until_s = -math.inf
 
     def blame(self, fault: Fault, reason: str, now: float) -> float:
-        """Note a failure; return until when the PEs here should rest."""
+        """Note a failure; return the time until which the PEs here should rest."""
         config = self._config
         if fault is not Fault.HOST:
             return now + config.doubt_rest_s
@@ -50,7 +50,7 @@ class HostHealth:
         return self.rests_until_s
 
     def trouble(self, now: float) -> str | None:
-        """Return the trouble in words, if the host has failed and no process has run since."""
+        """Describe the trouble, if the host has failed and no process has run since; else return None."""
         if not self.failures:
             return None
         times = "" if self.failures == 1 else f", {self.failures} times in a row"

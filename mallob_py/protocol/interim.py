@@ -2,8 +2,8 @@
 
 Any worker may offer at any time. An offer travels to the job's client once and is stored only there; the
 client keeps the best answer and the best bound, each by itself, from any worker. Offers may be lost, repeated
-or late: what the client holds never gets worse. Only among answers without a value, which cannot be compared,
-the last one counts.
+or late: the client's answer and bound never get worse. Only among answers without a value, which cannot be
+compared, the last one counts.
 """
 
 from __future__ import annotations

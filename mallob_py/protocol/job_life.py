@@ -2,9 +2,9 @@
 
 `LIFE` is the whole table. If it has no entry for a state and a happening, `follow` raises an AssertionError
 with both names. The service keeps the state of each of its jobs; while a job is at its PE, the client there
-keeps a finer one. Status, page, `explain` and metrics read these states.
+keeps a finer state of the job. Status, page, `explain` and metrics read these states.
 
-    at the service   HELD       its time has not come, jobs before it live, or it is a suspect
+        at the service   HELD       its start time has not come, jobs before it live, or it is a suspect
                      QUEUED     it waits in line for its first turn
                      READING    it is at work, and a helper process reads its input
                      PLACELESS  it has been read, cannot begin anew, and waits for a place of its own
@@ -133,7 +133,7 @@ LIFE = _life()
 
 
 def follow(job: int, state: JobState, what: Happening) -> JobState:
-    """Return a job's state after a happening. Raises AssertionError if the table has none."""
+    """Return a job's state after a happening. Raises AssertionError if the table has no such entry."""
     after = LIFE.get((state, what))
     assert after is not None, f"job {job} {what.value} while {state.value}"
     return after

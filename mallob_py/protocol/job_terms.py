@@ -26,15 +26,13 @@ def _count(meaning: str) -> Meta:
 
 
 class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The terms of one job. Except for the priority, 0 means that the job file names none."""
+    """The terms of one job. Except for the priority, 0 means that the job file does not name the term."""
 
     priority: Annotated[float, says("its weight beside other jobs", ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 1.0
-    time_limit_s: Annotated[float, says("most time with a PE: not while it rests or waits; 0: no limit")] = (
-        0.0
-    )
-    wallclock_limit_s: Annotated[float, says("most time from its first execution on; 0: no limit")] = 0.0
-    cpu_limit_s: Annotated[float, says("most time of its workers, added up; 0: no limit")] = 0.0
-    max_demand: Annotated[int, _count("most workers at a time; 0: no bound")] = 0
+    time_limit_s: Annotated[float, says("longest time with a PE, without rests and waits; 0: no limit")] = 0.0
+    wallclock_limit_s: Annotated[float, says("longest time since its first execution; 0: no limit")] = 0.0
+    cpu_limit_s: Annotated[float, says("longest time of its workers, added up; 0: no limit")] = 0.0
+    max_demand: Annotated[int, _count("greatest number of workers at a time; 0: no bound")] = 0
 
 
 class DeclaredTerm(msgspec.Struct, frozen=True):

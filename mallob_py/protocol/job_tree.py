@@ -10,23 +10,22 @@ A `Seat` is the place of one child. Its states:
 The client of a job owns a seat for the root (index 0) and follows the same rules.
 
 **Who leaves, and who knows.** A worker with index i leaves its seat in the epoch in which its job's volume
-becomes <= i, and its parent empties the seat in that same epoch; no message is needed. That fails only if the
-two were joined in different epochs: the child offers itself in its epoch c, the parent accepts in its epoch
-p.
-- An epoch e in (c, p] removes the child: the parent has seen e before it accepted. So the child, when it gets
-  to e, tells the parent (`ChildLeft`).
-- An epoch e in (p, c] has no room for the child: the child was not there yet. So the parent, when it gets to
-  e, keeps the child; if e makes the parent itself leave, it tells the child.
-In all other cases both agree without messages.
+becomes <= i, and its parent empties the seat in that same epoch; no message is needed. Messages are needed
+only if child and parent were joined in different epochs: the child offers itself in its epoch c, the parent
+accepts in its epoch p.
+- If an epoch e in (c, p] removes the child, the parent has seen e before it accepted. So the child tells the
+  parent (`ChildLeft`) when the child gets to e.
+- If an epoch e in (p, c] has no room for the child, the child was not there yet. So the parent keeps the
+  child when the parent gets to e; if e makes the parent itself leave, the parent tells the child.
 
-A worker without a process is *lost*. It keeps its seat until its parent has accepted it, since before there
-is no seat to leave; after that it tells the parent (`ChildLeft`).
+A worker that gets no process is *lost*. It waits until its parent has accepted it, since before it has no
+seat to leave; then it tells the parent (`ChildLeft`).
 
-**Reuse** (P 3.3): who may still have a suspended worker of this job? With full reuse, each worker that leaves
-the tree reports itself, and the past workers of its subtree, straight to its nearest ancestor that stays; a
-worker that joins gets its parent's memory of its subtree. So every present leaf knows the past workers below
-its index, however the tree shrinks and grows. This memory is only advice: without it a worker starts anew,
-and none is ever wrong.
+**Reuse** (P 3.3): which PEs may still have a suspended worker of this job? With full reuse, each worker that
+leaves the tree reports itself, and the past workers of its subtree, straight to its nearest ancestor that
+stays; a worker that joins gets its parent's memory of its subtree. So every present leaf knows the past
+workers below its index, however the tree shrinks and grows. This memory is only advice: a worker without a
+matching memory starts anew, and no memory can do harm.
 """
 
 from __future__ import annotations
@@ -146,9 +145,9 @@ class Seat:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        #: number of workers lost in this place for want of a process
+        #: number of workers lost in this seat because they got no process
         self.losses = 0
-        #: past workers that are busy now, remembered when the seat is taken
+        #: past workers that busy PEs still have, added to the parent's memory when the seat is taken
         self.kept: tuple[messages.PastWorker, ...] = ()
         self.clear()
 
@@ -160,7 +159,7 @@ class Seat:
         self.stay = -1
         #: whether the root in this seat is known to have had its process
         self.has_run = False
-        #: PEs that must drop what they keep for the job when the root's process runs
+        #: PEs that must drop what they keep of the job as soon as the root's process runs
         self.elsewhere: tuple[int, ...] = ()
         self.offer_epoch = -1
         self.queries = 0
@@ -170,8 +169,7 @@ class Seat:
 class Seats:
     """All seats of one parent, and its memory of past workers below them.
 
-    `ask`, `is_asking` and `withdraw` reach the matcher. `path`: the PEs from the client to this PE. `stay`:
-    the parent's stay.
+    `matcher` finds idle PEs. `path`: the PEs from the client to this PE. `stay`: the parent's stay.
     """
 
     def __init__(
@@ -196,7 +194,7 @@ class Seats:
         self._preferred: int | None = None
         #: whether workers leave in order, so that no past worker except a resting root can be resumed
         self.leaves = False
-        #: lost children of the last generation, whose children look for a parent
+        #: indices of children lost with the last generation, whose own children look for a parent
         self.gone: frozenset[int] = frozenset()
         self.description: messages.Description | None = None
 
@@ -210,7 +208,7 @@ class Seats:
         return self._config.reuse is Reuse.FULL
 
     def expect(self, index: int, asked_s: float) -> None:
-        """Note that a request for this child is under way, as a part of our own bulk request."""
+        """Note that a request for this child is under way, as a part of the parent's own bulk request."""
         seat = self._seats[index]
         seat.state = SeatState.ASKED
         seat.asked_s = asked_s
@@ -226,7 +224,7 @@ class Seats:
         return self._seats.get(index)
 
     def is_held(self, index: int, rank: int, stay: int) -> bool:
-        """Tell whether this worker has that seat."""
+        """Tell whether the worker on PE `rank` in this stay holds that seat."""
         seat = self._seats[index]
         return seat.state is SeatState.TAKEN and (seat.rank, seat.stay) == (rank, stay)
 
@@ -248,7 +246,7 @@ class Seats:
             self._seats[0].queries = self._config.queries_max
 
     def fit(self, volume: int, epoch: int, now: float) -> None:
-        """Follow the job's volume as of `epoch`: empty seats beyond it, fill those below it.
+        """Follow the job's volume as of `epoch`: empty the seats beyond the volume, fill the others.
 
         Needed only when the volume has changed: a child that came after an epoch without room for it deserved
         its seat when it came, so the volume has changed once more.
@@ -257,8 +255,8 @@ class Seats:
             wanted = seat.index < volume
             if seat.state is SeatState.TAKEN:
                 if not wanted and seat.offer_epoch < epoch:
-                    # A root that has not run may lack its job's process, and must report its knowledge in
-                    # that case.
+                    # A root not known to have run may have no process. If it has one, it reports itself
+                    # (`Remember`).
                     is_kept = seat.index > 0 or seat.has_run or not self._hands_memory_down
                     if is_kept and self._remembers(seat.index):
                         self.past.add([messages.PastWorker(seat.index, seat.rank, epoch)])
@@ -315,7 +313,7 @@ class Seats:
         )
 
     def _rests_at(self, seat: Seat) -> int:
-        """Return the PE of a root's last stay, busy or not."""
+        """Return the PE where the job's root was last, busy or not; -1: not known, or not the root's seat."""
         known = [*self.past.of_index(seat.index), *seat.kept] if seat.index == 0 else ()
         return max(known, key=lambda past: past.epoch).rank if known else -1
 
@@ -328,7 +326,7 @@ class Seats:
         return description
 
     def remember(self, message: messages.Remember, volume: int, epoch: int) -> None:
-        """Take in memory from the last generation; pass the memory on if the subtree has its root again."""
+        """Take in memory of the last generation: past workers below a taken seat go on to the child there."""
         past = message.past
         for seat in self.taken():
             if below := tuple(each for each in past if in_subtree(each.index, seat.index)):
@@ -337,7 +335,7 @@ class Seats:
         self.recall(past, volume, epoch)
 
     def recall(self, past: tuple[messages.PastWorker, ...], volume: int, epoch: int) -> None:
-        """Take in memory from above: query past workers for seats whose requests are unmatched."""
+        """Take in the parent's memory: query past workers for seats whose requests are unmatched."""
         self.past.add(past)
         for seat in self._seats.values():
             asking = seat.state is SeatState.ASKED and self._matcher.is_asking(self._job, seat.index)
@@ -379,7 +377,7 @@ class Seats:
                     self._out.send(other, messages.Release(self._job))
             handed_down = self.past.take_below(seat.index)
         if offer.granted_epoch == epoch and not handed_down and not seat.losses:
-            return True  # the child knows
+            return True  # the child knows that it is accepted
         self._out.send(
             source,
             messages.Accepted(
@@ -410,7 +408,7 @@ class Seats:
             self.fit(volume, epoch, now)
 
     def receive_left(self, source: int, message: messages.ChildLeft) -> bool:
-        """Empty the seat of a child that has left; return False if that is old news."""
+        """Empty the seat of a child that has left; return False if the child no longer held the seat."""
         if not self.is_held(message.index, source, message.stay):
             return False
         seat = self._seats[message.index]

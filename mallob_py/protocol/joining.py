@@ -10,8 +10,8 @@ process, which is given the address of its host. Messages follow in this order:
     host     -> all       the order that the newcomer joins (`generation.py`)
 
 `growth.py` has the host's side. The newcomer is a member when it begins its first generation. It connects to
-newcomers that reported to the host earlier; later newcomers connect to it. Messages for a member wait until
-it is one.
+newcomers that reported to the host earlier; later newcomers connect to it. Messages meant for a member wait
+until the newcomer is a member.
 
 Guarantees: until a newcomer is a member, it takes part in nothing, and ends when its host is lost or all
 ranks are silent for long. It begins only with members that it has connected to: if newcomers of another host
@@ -42,7 +42,7 @@ from mallob_py.protocol.rank_messages import (
 )
 from mallob_py.protocol.rank_stimuli import RankLost, Said, TimeCame
 
-#: multiple of the members' patience after which a newcomer that hears nothing ends
+#: number of times the members' patience after which a newcomer that hears nothing ends
 _PATIENCES = 3
 
 
@@ -53,7 +53,7 @@ class Connect(msgspec.Struct, frozen=True):
 
 
 class Keep(msgspec.Struct, frozen=True):
-    """Tell the future member this."""
+    """Keep this message until the newcomer is a member, then hand it in."""
 
     said: Said
 
@@ -81,7 +81,7 @@ class Newcomer:
         self._heard_s = now
         self.membership = Membership(rank, None, patience_s)
         self.effects: deque[AnyNewcomerEffect] = deque()
-        #: its first generation
+        #: the newcomer's first generation
         self.generation: Generation | None = None
         self.welcome: Welcome | None = None
         self.peers: dict[int, Peer] = {}

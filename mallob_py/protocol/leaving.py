@@ -1,4 +1,4 @@
-"""Leaving in order: processes hand over their work while their PE has other work already.
+"""Leaving in order: a process hands over its work while its PE already has another worker.
 
 Applications may ask to leave in order (`WorkerStarted.leaves`). When such a worker must leave, since its job
 shrinks or memory is short, its place in the tree and its PE are free at once, as with any other worker. But
@@ -35,7 +35,7 @@ class Leaver(msgspec.Struct, frozen=True, gc=False):
 
 
 class Leaving:
-    """The leaving workers of one PE, the first told first."""
+    """The leaving workers of one PE, in the order in which they were told to leave."""
 
     def __init__(self, out: Outbox, config: Config) -> None:
         self._out = out
@@ -78,7 +78,7 @@ class Leaving:
         return self._leavers.get(number)
 
     def at(self, stay: int) -> Leaver | None:
-        """Return the worker that had this stay in the tree."""
+        """Return the leaving worker that had this stay in the tree."""
         if not self._leavers:
             return None
         return next((one for one in self if one.stay == stay), None)

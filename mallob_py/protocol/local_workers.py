@@ -44,9 +44,9 @@ _DOUBTS_MAX = 64
 
 
 class Parenting:
-    """A PE as the parent of workers elsewhere: passes their messages to the seats of its active worker.
+    """A PE as the parent of workers on other PEs: passes their messages to the seats of its active worker.
 
-    Answers to a bulk request that arrive before this PE's own adoption by the request wait here.
+    Answers to a bulk request may arrive before the request makes this PE a worker. Such answers wait here.
     """
 
     def __init__(self, out: Outbox, staff: Staff, matcher: Matcher, balancer: AnyBalancer) -> None:
@@ -54,7 +54,7 @@ class Parenting:
         self._staff = staff
         self._matcher = matcher
         self._balancer = balancer
-        #: answers that arrived before our own adoption
+        #: (PE, answer) of answers that arrived before this PE adopted its own worker
         self.early: list[tuple[int, messages.Offer | messages.RequestFailed]] = []
 
     def receive_offer(self, source: int, offer: messages.Offer) -> None:
@@ -68,7 +68,7 @@ class Parenting:
             self._out.send(source, offer.rejection())
 
     def _may_yet_adopt(self) -> bool:
-        """Tell whether an Adopt may be under way that makes us a sender's parent."""
+        """Tell whether an Adopt may be under way that makes this PE a sender's parent."""
         return self._staff.active is None and self._matcher.token_granted
 
     def reject_early(self, job: int | None = None) -> None:
@@ -116,7 +116,7 @@ class Parenting:
 
 
 class Reports:
-    """Passes on processes' reports to the clients of their jobs, except results. `number` names a process."""
+    """Passes reports of processes, except results, on to their jobs' clients. `number` names a process."""
 
     def __init__(self, out: Outbox, staff: Staff, last_words: LastWords) -> None:
         self._out = out
@@ -190,7 +190,7 @@ class LocalWorkers:
         self.giving = Giving(out, balancer, self.cache, self.update_token)
         self._staff = Staff(self.suspended, self.leaving)
         self.parenting = Parenting(out, self._staff, matcher, balancer)
-        #: last messages for clients elsewhere of jobs that may have ended
+        #: last messages to the clients, on other PEs, of jobs that may have ended
         self._last_words = LastWords()
         self.reports = Reports(out, self._staff, self._last_words)
         self.tree_messages = TreeMessages(out, self._staff, era)
@@ -201,26 +201,26 @@ class LocalWorkers:
         self._numbers = itertools.count()
         #: number of the next stay; generations use different ranges
         self._next_stay = era << STAY_BITS
-        #: end of a rest without tokens, after failures of the host
+        #: time until which this PE offers no token, after a failure of the host; None: no rest
         self._rests_until_s: float | None = None
-        #: time until which a PE waits for its client's next job and sends no token
+        #: time until which this PE offers no token, since the last job's client may send its next job
         self._awaits_client_until_s: float | None = None
         #: stay of the root that answered last
         self._answered_stay = -1
-        #: jobs that were lost here, possibly by their own fault, with the reasons
+        #: job -> reason: jobs whose workers were lost here, possibly by the job's own fault
         self._doubts: OrderedDict[int, str] = OrderedDict()
         #: time when `tick` must be called
         self.deadline_s = math.inf
 
     @property
     def active(self) -> Worker | None:
-        """The worker in a tree."""
+        """The worker that has a place in a job tree; None: the PE is idle."""
         return self._staff.active
 
     # --- being idle ---------------------------------------------------------------------
 
     def is_free(self, job: int | None = None) -> bool:
-        """Tell whether a worker, of this job or of any, could be adopted at once, without a match."""
+        """Tell whether this PE could adopt a worker of `job` (None: of any job) at once, without a match."""
         is_held = bool(self.cache.holds) and job not in self.cache.holds
         rests = self.is_resting and not (self._rests_until_s is None and self.cache.goes_on(job))
         return not (self._staff.active or is_held or self._matcher.token_granted or rests)
@@ -248,7 +248,7 @@ class LocalWorkers:
         self.update_token()
 
     def tick(self, now: float) -> None:
-        """Stop waiting for workers that did not come back in time."""
+        """End the waits and rests whose time is over."""
         self._inheritance.cease_to_await(self.cache.overdue(now))
         if self._rests_until_s is not None and self._rests_until_s <= now:
             self._rests_until_s = None
@@ -272,7 +272,7 @@ class LocalWorkers:
     # --- adoption -----------------------------------------------------------------------
 
     def is_obsolete(self, request: messages.Request) -> bool:
-        """Tell whether the wanted worker is no longer deserved, as far as known here.
+        """Tell whether the job's volume, as far as known here, has no room for the worker any more.
 
         A root may have been requested before its job's first epoch; only its client knows.
         """
@@ -284,21 +284,21 @@ class LocalWorkers:
         return request.index >= volume
 
     def is_outdated(self, request: messages.Request) -> bool:
-        """Tell whether a request without a taker must go back to its parent, to be asked anew.
+        """Tell whether a request that found no idle PE must go back to its parent, which asks anew.
 
-        A request could be carried on while its worker is deserved, but if its parent is gone, it would search
-        for ever.
+        It must, even if the job's volume still has room for the worker: a request whose parent is gone would
+        search for ever.
         """
         return request.epoch < self._balancer.epoch
 
     def fail(self, request: messages.Request) -> None:
-        """Tell the parent that a request is void."""
+        """Tell the parent that its request is void."""
         self._out.send(
             request.parent, messages.RequestFailed(request.job, request.index, self._balancer.epoch)
         )
 
     def receive_adopt(self, request: messages.Request, now: float) -> None:
-        """Adopt the worker of a request that met our token."""
+        """Adopt the worker of a request that met this PE's token."""
         self._matcher.token_used()
         if self._staff.active is None and self.is_obsolete(request):
             self.fail(request)
@@ -351,7 +351,7 @@ class LocalWorkers:
         self.update_token()
 
     def adopt(self, request: messages.Request, now: float, granted_epoch: int = -1) -> None:
-        """Become worker `request.index`: commit, offer ourselves to the parent, ask for children."""
+        """Become worker `request.index`: take the place, offer this PE to the parent, ask for children."""
         assert self._staff.active is None, "a PE runs one worker at a time"
         index, parent = request.index, request.parent
         children = children_of(index)
@@ -416,7 +416,7 @@ class LocalWorkers:
         if worker is None and message.stay == self._answered_stay:
             return  # the parent, which is the job's client, has the result
         if worker is None:
-            # We left meanwhile, for a reason unknown to the parent.
+            # This worker left meanwhile, for a reason unknown to the parent.
             if message.past and message.index == 0:
                 self._out.send(source, messages.Remember(message.job, parent_of(0), message.past))
             self._out.send(source, messages.ChildLeft(message.job, message.index, message.stay))
@@ -440,7 +440,7 @@ class LocalWorkers:
         self._let_go_of_a_drained_root(now)
 
     def _join(self, worker: Worker, epoch: int, now: float) -> None:
-        """Note that a worker is in the tree, since this epoch of its parent."""
+        """Note that a worker is in the tree since this epoch of its parent."""
         worker.accepted_epoch = epoch
         fields = {
             "job": worker.job,
@@ -471,12 +471,12 @@ class LocalWorkers:
         worker.proceed(self._out)
 
     def description_here(self, job: int) -> None:
-        """Start the workers that wait for a description, as it is on this host now."""
+        """Start the worker that waits for the job's description, which is on this host now."""
         if (worker := self._waiting_for_description(job)) is not None:
             worker.happens(Happens.FETCHED, self._out)
 
     def description_missing(self, job: int, reason: str, fault: Fault, now: float) -> None:
-        """Lose the workers that wait for a description, as it cannot be brought to this host."""
+        """Lose the worker that waits for the job's description, which cannot be brought to this host."""
         if (worker := self._waiting_for_description(job)) is not None:
             self._lose(worker, Happens.UNFETCHED, reason, fault, now)
 
@@ -518,10 +518,10 @@ class LocalWorkers:
             self._vacate(worker, now)
 
     def _vacate(self, worker: Worker, now: float) -> None:
-        """Give the seat of a lost worker back to its parent, with the memory of its subtree.
+        """Give the seat of a lost worker back to its parent, with the worker's memory of its subtree.
 
         But if the seat has lost many workers, perhaps by the job's fault, this worker keeps the seat without
-        a process: further workers would be lost as well.
+        a process: the next worker would be lost as well.
         """
         assert worker.loss is not None
         fault, reason = worker.loss
@@ -682,8 +682,8 @@ class LocalWorkers:
     def answered(self, it: WorkerAnswered, now: float) -> None:
         """Pass on a result, even of a suspended worker. The PE is free at once.
 
-        If no other PE has heard of the job, its client may hand the PE to its next job: until then, other PEs
-        do not hear that this PE is idle.
+        If no other PE has heard of the job, its client may give this PE its next job. Other PEs do not hear
+        meanwhile that this PE is idle.
         """
         worker = self._staff.by_any_number(it.worker)
         if worker is None:
@@ -709,10 +709,10 @@ class LocalWorkers:
             self.giving_back.save_resting_roots(now)
 
     def crashed(self, it: WorkerCrashed, now: float) -> None:
-        """Restart a dead process here, a few times (beside restarts by the host's fault).
+        """Restart a dead process here, a few times; restarts by the host's fault do not count.
 
-        If it never ran, another PE must try. A root that repeatedly runs and dies ends its job, unless new
-        progress was saved in between.
+        If the process never ran, another PE must try. A root that repeatedly runs and dies ends its job,
+        unless it saved new progress in between.
         """
         worker, reason = self._staff.by_any_number(it.worker), it.reason
         if worker is None:

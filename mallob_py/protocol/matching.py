@@ -1,15 +1,15 @@
 """Matching requests for workers with idle PEs: a sparse prefix sum over the rank tree (P 3.2).
 
 Each PE contributes the number of its unmatched requests and its idle token (0 or 1). Only changes climb the
-in-order tree, after a short delay. The tree's root hands out matching numbers for all pairs that it knows of;
-on the way down every node splits them among its left subtree, itself and its right subtree, which is the
-prefix sum. Request number i and token number i then meet at rank i mod m, which sends the request on to the
-idle PE.
+in-order tree, after a short delay. The tree's root hands out matching numbers for all pairs that it knows of.
+On the way down every node splits the numbers among its left subtree, itself and its right subtree; this is
+the prefix sum. Request number i and token number i then meet at rank i mod m, which sends the request on to
+the idle PE.
 
-Unmatched requests and tokens stay where they are; only their numbers are known above. So a request that is no
-longer wanted, or a PE that has found work, takes its contribution back with another change. If a number is
-already on its way down, its receiver declares it void at the meeting place, and the other half of the pair
-takes part again (race 6 of the design).
+Unmatched requests and tokens stay where they are; the nodes above know only how many there are. So a request
+that is no longer wanted, or a PE that has found work, takes its contribution back with another change. If a
+matching number is already on its way down, its receiver declares the number void at the meeting place, and
+the other half of the pair takes part again (race 6 of the design).
 
 A bulk request stands for a whole subtree of workers (P Fig. 3, right): it takes `count` numbers at once, and
 the meeting places spread it, each telling its two successors where the parent of their worker will be.
@@ -40,9 +40,9 @@ class Matcher(Protocol):
         random_walk.py    hops to random PEs, in front of one of the others
 
     The contract. A request given to `ask` is wanted until it is withdrawn, or replaced by another `ask` for
-    the same worker. While wanted it ends in an `Adopt` at an idle PE, of which its parent hears by an
-    `Offer`, or returns to its parent as `RequestFailed`. A request that is no longer wanted may still end in
-    either; its parent must be able to refuse. An `Adopt` reaches a PE only between the grant of its token and
+    the same worker. A wanted request ends in an `Adopt` at an idle PE, which sends an `Offer` to the parent,
+    or returns to its parent as `RequestFailed`. A request that is no longer wanted may still end in either
+    way; its parent must be able to refuse. An `Adopt` reaches a PE only between the grant of its token and
     `token_used`.
 
     Nothing is sent before `flush`: asking and withdrawing in one turn of a PE costs nothing.
@@ -59,7 +59,7 @@ class Matcher(Protocol):
     # --- the PE's wishes ----------------------------------------------------------------
 
     def ask(self, request: messages.Request) -> None:
-        """Look for an idle PE, in place of an earlier request for the same worker."""
+        """Look for an idle PE for this request, which replaces an earlier one for the same worker."""
 
     def is_asking(self, job: int, subtree: int) -> bool:
         """Tell whether the request is still here, so that asking anew replaces it without any message."""
@@ -77,7 +77,7 @@ class Matcher(Protocol):
         """Note that the granted token was used, or returned."""
 
     def drop_outdated(self) -> None:
-        """Return requests to their parents that a new epoch makes void."""
+        """Send requests that a new epoch makes void back to their parents."""
 
     # --- messages and time --------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class Matcher(Protocol):
         """Tell whether this PE's `supply` covers the whole system."""
 
     def supply(self) -> tuple[int, int]:
-        """Return the requests without a PE and the idle PEs, as far as known here."""
+        """Return the numbers of requests without a PE and of idle PEs, as far as known here."""
 
     def carried(self) -> Sequence[messages.Request]:
         """Return other PEs' requests that wait here for the next epoch."""
@@ -106,7 +106,7 @@ class Matcher(Protocol):
 
 
 class _Ledger:
-    """Unmatched requests and idle tokens of one subtree, as far as known here."""
+    """Numbers of unmatched requests and idle tokens of one subtree, as far as known here."""
 
     __slots__ = ("requests", "tokens")
 
@@ -159,7 +159,7 @@ class PrefixSumMatcher:
         self._carried: list[messages.Request] = []
         self._own_requests = 0
         self._token_offered = False
-        #: whether our token has a matching number, so that an Adopt or a TokenReturned is under way
+        #: whether this PE's token has a matching number, so that an Adopt or a TokenReturned is under way
         self.token_granted = False
         self._advertised = _Ledger()
         self._left = _Ledger()
@@ -194,7 +194,7 @@ class PrefixSumMatcher:
             self.has_news = True
 
     def carry(self, request: messages.Request) -> None:
-        """Let a single request without a taker take part again from here."""
+        """Let a request that found no idle PE take part again from here, for one worker."""
         if self._is_outdated(request):
             self._on_outdated(request)
             return
@@ -214,11 +214,11 @@ class PrefixSumMatcher:
             self.has_news = True
 
     def token_used(self) -> None:
-        """Note that our granted token was used, or returned."""
+        """Note that this PE's granted token was used, or returned."""
         self.token_granted = False
 
     def drop_outdated(self) -> None:
-        """Give up carried requests in a new epoch."""
+        """Send carried requests that a new epoch makes void back to their parents."""
         if not self._carried:
             return
         kept = []
@@ -320,8 +320,8 @@ class PrefixSumMatcher:
     def _launch(self, number: int, amount: int) -> None:
         """Send own requests to their meeting places: carried ones first, then in order of asking.
 
-        If a bulk request gets fewer numbers than it asked for, the rest is withdrawn: the workers found will
-        ask for the workers below them.
+        If a bulk request gets fewer numbers than it asked for, the remainder is withdrawn: the workers found
+        will ask for the workers below them.
         """
         while amount:
             request = self._carried.pop(0) if self._carried else self._asks.pop(next(iter(self._asks)))
@@ -362,7 +362,7 @@ class PrefixSumMatcher:
         self._out.send(message.number % self._out.size, message)
 
     def _void_from(self, request: messages.Request, position: int) -> None:
-        """Void the numbers of all workers below a request that will take part again alone."""
+        """Void the numbers of all workers below a request that will take part again for one worker."""
         first, width = position, 1
         while first < request.count:
             for below in range(first, min(first + width, request.count)):
@@ -375,7 +375,7 @@ class PrefixSumMatcher:
         return self._place.parent is None
 
     def supply(self) -> tuple[int, int]:
-        """Return the unmatched requests and idle tokens in this subtree, as far as known here."""
+        """Return the numbers of unmatched requests and idle tokens in this subtree, as far as known here."""
         return (
             self._left.requests + self._own_requests + self._right.requests,
             self._left.tokens + self._token_offered + self._right.tokens,
@@ -385,7 +385,7 @@ class PrefixSumMatcher:
         return self._carried
 
     def is_at_rest(self) -> bool:
-        """No half of a pair waits here, and no token of ours is under way."""
+        """Tell whether no half of a pair waits here, and no token of this PE is under way."""
         return not self._halves and not self.token_granted
 
 

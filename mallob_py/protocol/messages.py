@@ -1,9 +1,9 @@
 """Messages between PEs, one typed struct each.
 
 Encoded as msgpack arrays that start with a small integer tag; one decoder validates and dispatches all of
-them. Fields named `job` are internal job ids, `index` is a worker's place in its job tree, `stay` numbers a
-PE's workers in trees, `epoch` is the number of the sender's balancing result. Tags from 60 on belong to the
-runtime.
+them. Fields named `job` are internal job ids, `index` is a worker's place in its job tree, `stay` is the
+number of a stay on its PE, `epoch` is the number of the sender's balancing result. Tags from 60 on belong to
+the runtime.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Description(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A job's description: its bytes if small, else its size, since large ones are fetched as files.
+    """A job's description: its bytes if small, else only its size: large ones are fetched as files.
 
     For a revision of an incremental job, `chain` is the id of its first revision and `revision` its number.
     PEs only pass both numbers on to their processes.
@@ -40,16 +40,16 @@ class Description(msgspec.Struct, frozen=True, array_like=True, gc=False):
     revision: int = 0
 
 
-#: root of a job that has none yet: of a new job, and of one that was given up for a while
+#: `JobEvent.root` of a job without a root: of a new job, and of a job that was given up and begins again
 NEW_JOB, JOB_AGAIN = -1, -2
 
 
 class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The balancing's knowledge of one job. Its client is the only author; demand 0: it has ended.
+    """The balancing's knowledge of one job. The job's client is the only author; demand 0: the job has ended.
 
     `standing` orders waiting jobs when there are more jobs than PEs, larger first. `root`: the PE that has,
     or had last, the job's root; `NEW_JOB`, `JOB_AGAIN`: none yet. `leaves`: the root leaves in order, and
-    goes on elsewhere from its last checkpoint.
+    another PE can go on from the job's last checkpoint.
     """
 
     job: int
@@ -87,13 +87,13 @@ class Epoch(Message, frozen=True, tag=2):
 
 
 class Request(Message, frozen=True, tag=3):
-    """Wanted: worker number `position` (in level order) of the subtree below index `subtree`.
+    """Request for worker number `position` (in level order) of the subtree below index `subtree`.
 
-    One bulk request asks for `count` such workers; number `position` of them meets its idle
-    token under the matching number `base + position`. `path` are the ranks of the worker's
-    ancestors, the job's client first, the parent last; `asked_s` is when it was first wanted.
-    With `description` the worker can start at once (None: not known yet, or too large to spread so).
-    `rests_at`: the PE where the job's root, which is wanted, rests as far as its client knows; -1: at none.
+    One bulk request asks for `count` such workers; number `position` of them meets its idle token under the
+    matching number `base + position`. `path` are the ranks of the worker's ancestors, the job's client first,
+    the parent last; `asked_s` is when the worker was first wanted. With `description` the worker can start at
+    once (None: not known yet, or too large for a request). `rests_at`: in a request for a root, the PE where
+    the root rests as far as its client knows; -1: at none.
     """
 
     job: int
@@ -196,7 +196,7 @@ class Offer(Message, frozen=True, tag=12):
     granted_epoch: int = -1
 
     def rejection(self) -> Rejected:
-        """The negative answer."""
+        """Return the negative answer to this offer."""
         return Rejected(self.job, self.index, self.stay)
 
 
@@ -225,7 +225,7 @@ class Rejected(Message, frozen=True, tag=14):
 
 
 class Described(Message, frozen=True, tag=15):
-    """To the child: here is the job's description (where `Accepted` did not have it yet)."""
+    """To the child: here is the job's description, which `Accepted` did not have yet."""
 
     job: int
     stay: int
@@ -233,7 +233,7 @@ class Described(Message, frozen=True, tag=15):
 
 
 class ChildLeft(Message, frozen=True, tag=16):
-    """To the parent: the worker that you accepted had left its place, or is `lost` for this reason."""
+    """To the parent: the worker that you accepted has left its seat. `lost`: the reason, if it was lost."""
 
     job: int
     index: Index
@@ -270,7 +270,7 @@ class Denied(Message, frozen=True, tag=19):
 
 
 class Release(Message, frozen=True, tag=20):
-    """To a PE with a suspended worker of this job: it will not be resumed for now."""
+    """To a PE with a suspended worker of this job: no query for the worker will come for now."""
 
     job: int
 
@@ -288,7 +288,7 @@ class ProcessWanted(Message, frozen=True, tag=51):
 
 
 class ProcessDenied(Message, frozen=True, tag=52):
-    """The negative answer to `ProcessWanted`: start a process."""
+    """The negative answer to `ProcessWanted`: start a new process."""
 
     job: int
     number: int
@@ -305,7 +305,7 @@ class PastWorker(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Remember(Message, frozen=True, tag=21):
     """To the nearest ancestor that stays in the tree: past workers of the sender's subtree.
 
-    `carried_over`: from the last generation (`succession.py`), for the present owner of their parent's place.
+    `carried_over`: known from the last generation (`succession.py`), for the PE with their parent's seat now.
     """
 
     job: int
@@ -333,7 +333,7 @@ class TreeMessage(Message, frozen=True, tag=22):
     data: bytes
 
     def back(self) -> TreeMessage:
-        """This message on its way back to its sender."""
+        """Return this message, addressed back to its sender."""
         return TreeMessage(
             self.job, self.source, self.source_index, self.target, self.target_index, True, self.data
         )
@@ -345,7 +345,7 @@ class TreeMessage(Message, frozen=True, tag=22):
 class RootStarted(Message, frozen=True, tag=23):
     """The root worker's process runs: budgets count from here.
 
-    `leaves`: the job's workers leave in order, so that no past one can be resumed.
+    `leaves`: the job's workers leave in order, so that no past worker can be resumed.
     """
 
     job: int
@@ -386,7 +386,7 @@ class ResultFound(Message, frozen=True, tag=25):
 
 
 class Used(Message, frozen=True, tag=29):
-    """A worker's CPU time since its last report, and its most memory so far."""
+    """A worker's CPU time since its last report, and its largest memory so far."""
 
     job: int
     cpu_s: float
@@ -408,7 +408,7 @@ class Offered(Message, frozen=True, tag=50):
 
 
 class Checkpoint(Message, frozen=True, tag=33):
-    """The state from which the job's next root must go on, sent by the root in that stay."""
+    """The state from which the job's next root must go on; `stay`: the stay of the root that sends it."""
 
     job: int
     stay: int

@@ -1,19 +1,19 @@
-"""One rank: stimuli in (`rank_stimuli.py`), effects out (`rank_effects.py`). Its PEs meet the world here.
+"""One rank: stimuli in (`rank_stimuli.py`), effects out (`rank_effects.py`), for all of its PEs.
 
     generation.py    who belongs to the system, and how that changes
     succession.py    what the PEs of a new generation take over
     pe.py            one PE; a rank hosts one or several
     host_health.py   whether the host gives workers their processes
-    growth.py        ranks that this one has started and that are to join
+        growth.py        ranks that this rank has started and that must join
     rank_reports.py  what ranks tell each other about themselves
 
 Messages between PEs of one rank do not leave it: they wait in one queue, which keeps their order, and are
 handled before anything else. When ranks are lost, leave or join, the others agree on the next generation. A
-rank that has *halted* for it hears only of the change: other stimuli wait here. In the new generation, new
-PEs go on with the state of the old ones. Ranks keep their numbers for ever; PEs are numbered anew.
+rank that has *halted* for this change hears only of the change: other stimuli wait. In the new generation,
+new PEs go on with the state of the old ones. Ranks keep their numbers for ever; PEs are numbered anew.
 
-Duties of the caller: every effect executed, in order; a `TimeCame` at `deadline_s`, a `Looked` once a second;
-`now` never goes back; each rank's messages in the order sent.
+The caller must execute every effect, in order; hand in a `TimeCame` at `deadline_s`, a `Looked` once a
+second, and each rank's messages in the order sent; and never let `now` go back.
 
 Guarantees: no message reaches a PE of another generation than its sender's. A former member's messages reach
 no PE and no desk.
@@ -44,7 +44,7 @@ _TICK = stimuli.Tick()
 
 
 class _Drain(NamedTuple):
-    """This rank is draining, until `until_s` at the latest, by order of `asked_by`; examined at `look_s`."""
+    """A rank's draining: by order of rank `asked_by`, until `until_s` at the latest, examined at `look_s`."""
 
     asked_by: int
     until_s: float
@@ -52,14 +52,14 @@ class _Drain(NamedTuple):
 
 
 class _Halt(NamedTuple):
-    """The time when a rank halted, and its stimuli since."""
+    """The time when a rank halted, and the stimuli that have come since."""
 
     since_s: float
     told: list[rank_stimuli.AnyRankStimulus]
 
 
 class Node:
-    """One rank. The module's docstring has its caller's duties."""
+    """One rank. The module's docstring lists the caller's duties."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Node:
         self.effects: deque[rank_effects.AnyRankEffect] = deque()
         numbers = self.placement.pes_of(rank)
         self._first = numbers[0]
-        #: lasting number of its first PE in logs
+        #: lasting number of this rank's first PE in logs
         self.first_logged = origin.first_logged(rank, len(numbers), self.founders)
         era = 0 if membership is None else present.number
         rule = self._tables.rule(present, rank)
@@ -100,7 +100,7 @@ class Node:
         self.local_messages = 0
         #: PEs with effects to be passed on
         self._unsettled: deque[PE] = deque(self.pes)
-        #: slots of PEs here that wait for a job's description, by job
+        #: job -> slots of PEs here that wait for the job's description
         self.fetching: dict[int, set[int]] = {}
         #: g of the present generation
         self._g = present.g
@@ -120,9 +120,9 @@ class Node:
         #: time when the last generation's workers here are found again, or given up
         self._found_s = -math.inf
         own = origin.processes.get(rank, rank_messages.RankProcess(0, "", 0, 0))
-        #: states of ranks, and who works for which job
+        #: states of ranks, and which workers are where
         self.reports = RankReports(rank, own.host, own.pid, len(numbers))
-        #: time when descriptions of jobs unheard of since the last change are dropped
+        #: time when descriptions of jobs not heard of since the last change are dropped
         self._unheard_until_s = math.inf
         #: whether this rank takes no part in changes, since the system or this rank ends
         self.is_stopping = False
@@ -140,7 +140,7 @@ class Node:
 
     @property
     def founders(self) -> Placement:
-        """The ranks of the start."""
+        """The placement of the ranks at the start."""
         return self._tables.founders
 
     @property
@@ -162,7 +162,7 @@ class Node:
 
     @property
     def bound(self) -> int:
-        """The least address above all that are taken."""
+        """The smallest address above all addresses taken so far."""
         return self._book.bound
 
     @property
@@ -176,7 +176,7 @@ class Node:
         return self._membership.leavers
 
     def is_over(self, now: float) -> bool:
-        """Tell whether nothing is left to do here."""
+        """Tell whether this rank ends and nothing is left to do here."""
         if not self.is_stopping:
             return False
         if self.end_reason is not None or self.is_halted:
@@ -284,7 +284,7 @@ class Node:
     # --- the PEs of this rank ---------------------------------------------------------------------
 
     def _settle(self, now: float) -> None:
-        """Pass on effects of PEs, and their consequences at all PEs of this rank."""
+        """Pass on effects of PEs and handle messages between PEs of this rank, until none is left."""
         unsettled, arrived = self._unsettled, self._arrived
         while unsettled or arrived:
             if unsettled:
@@ -349,7 +349,7 @@ class Node:
             self._act(rank_effects.Note("host rests", fields))
 
     def _give_back(self, congested: rank_stimuli.Congested) -> None:
-        """Return a message whose receiver's rank is behind; a returned message that fails again is lost."""
+        """Return a message whose receiver's rank is behind; drop it if it was on its way back already."""
         message = congested.message
         if congested.g != self._g or self.is_halted:
             return
@@ -404,7 +404,7 @@ class Node:
     # --- the end ----------------------------------------------------------------------------------
 
     def _stop(self, now: float) -> None:
-        """End all ranks, this one included."""
+        """End all ranks, including this one."""
         if not self.is_stopping:
             for dest in self.placement.members:
                 if dest != self.rank:
@@ -412,7 +412,7 @@ class Node:
             self._wind_up(now)
 
     def _hear_stop(self, said: rank_stimuli.Said, now: float) -> None:
-        """End; the sender may not know of later newcomers."""
+        """End this rank; if the sender may not know of later newcomers, end all ranks."""
         if said.g < self._g:
             self._stop(now)
         else:
@@ -450,7 +450,7 @@ class Node:
             self._begin_drain(said.rank, message.until_s, now)
 
     def _look_whether_drained(self, drain: _Drain, now: float) -> None:
-        """Report a drained rank, once; after the deadline, workers may still hand over their work."""
+        """Report once that this rank is drained; after the deadline, wait only for workers that leave."""
         hands_over = any(len(pe.workers.leaving) for pe in self.pes)
         over_s = drain.until_s + (self.config.leave_grace_s if hands_over else 0.0)
         has_found = now >= self._found_s
@@ -663,7 +663,7 @@ _WHILE_HALTED = (
 def _of_members(
     handle: Callable[[Node, rank_stimuli.Said, Any, float], None],
 ) -> Callable[[Node, rank_stimuli.Said, Any, float], None]:
-    """Ignore a message of a former member, and tell it that it is no member."""
+    """Return a handler that handles members' messages; a former member is only told that it is no member."""
 
     def listen(node: Node, said: rank_stimuli.Said, message: Any, now: float) -> None:
         if said.rank in node._gone:
@@ -678,7 +678,7 @@ def _hear_change(node: Node, said: rank_stimuli.Said, message: Any, now: float) 
     node._change(generation.Heard(said.rank, message), now)
 
 
-#: method for each kind of a rank's message: (node, source, message, now)
+#: method for each kind of message between ranks: (node, source, message, now)
 _ON_MESSAGE: Mapping[type, Callable[[Node, rank_stimuli.Said, Any, float], None]] = {
     **dict.fromkeys(
         (

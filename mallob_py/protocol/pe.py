@@ -1,18 +1,18 @@
-"""One PE: stimuli in (`stimuli.py`), effects out (`effects.py`). Its parts meet here.
+"""One PE: stimuli in (`stimuli.py`), effects out (`effects.py`). These are its parts:
 
-    balancing.py      everybody's image of all jobs and their volumes, epoch by epoch
+        balancing.py      each PE's image of all jobs and their volumes, epoch by epoch
                       (or distributed_balancing.py)
     matching.py       finds idle PEs for requests, in one of several ways
     local_workers.py  the workers of this PE: adoption, suspension, and what is said to them
     worker.py         the states of one worker, as a table
-    leaving.py        processes that hand over what they have while the PE is at other work
+        leaving.py        processes that hand over their work while the PE runs another worker
     giving.py         processes that rest here and go on at another PE of the host
     tree_messages.py  what workers of a job say to each other
     client.py         the jobs taken in here, from submission to reply
     job_tree.py       the rules of the seats in a job tree
 
-Duties of the caller: messages between any two PEs in the order sent; `now` never goes back; every effect
-executed, in order; a `Tick` at `deadline_s`.
+The caller must hand in messages between any two PEs in the order sent, execute every effect, in order, and
+hand in a `Tick` at `deadline_s`; `now` must never go back.
 
 A message that names an epoch this PE has not seen waits for it here (race 1).
 """
@@ -50,7 +50,7 @@ def matcher_of(
     is_outdated: Callable[[messages.Request], bool],
     on_outdated: Callable[[messages.Request], None],
 ) -> Matcher:
-    """Return one PE's part of the configured matcher. A single PE has nowhere to walk to."""
+    """Return one PE's part of the configured matcher. With a single PE, no request walks."""
     # Imported late, since most PEs need only one matcher.
     matcher: Matcher
     if config.matcher is Matching.PREFIX_SUM:
@@ -67,12 +67,12 @@ def matcher_of(
 
 
 class PE:
-    """The scheduler on one PE. The module's docstring has its caller's duties."""
+    """The scheduler on one PE. The module's docstring lists the caller's duties."""
 
     def __init__(
         self, rank: int, size: int, config: Config, rule: ImageRule | None = None, era: int = 0
     ) -> None:
-        """`era`: number of its generation, 0 for the first one."""
+        """`era`: number of the PE's generation, 0 for the first one."""
         self.rank = rank
         self.size = size
         self._out = Outbox(rank, size)
@@ -145,7 +145,7 @@ class PE:
     # --- routing --------------------------------------------------------------------------
 
     def _settle(self, now: float) -> None:
-        """Handle messages to ourselves and send what is due, until nothing is left to do."""
+        """Handle the PE's messages to itself and send what is due, until nothing is left to do."""
         to_self = self._out.to_self
         while True:
             while to_self:
@@ -188,7 +188,7 @@ class PE:
                 raise PeerViolation(f"no PE understands {type(message).__name__}")
             handle(self, source, message, now)
         except PeerViolation as error:
-            if error.source is None:  # otherwise of a message that was parked meanwhile
+            if error.source is None:  # otherwise the error is about a message that was parked before
                 error.source = source
                 error.args = (f"PE {self.rank} from PE {source}: {error}\n{self.story(message)}",)
             raise
@@ -283,7 +283,7 @@ class PE:
         return min(waits) == math.inf and not self._parked and self.matcher.is_at_rest()
 
 
-#: method for each other stimulus: (PE, stimulus, now)
+#: method for each stimulus except `Received`: (PE, stimulus, now)
 _ON_STIMULUS: dict[type[stimuli.AnyStimulus], Callable[[PE, Any, float], None]] = {
     stimuli.Tick: lambda pe, it, now: pe._tick(now),
     stimuli.JobSubmitted: lambda pe, it, now: pe.client.submit(

@@ -17,10 +17,11 @@ class Placement:
     """The table of PEs 0..size-1 on their ranks, equal on every rank.
 
     A rank is one process with one event loop. It hosts as many PEs as it can run workers at a time: its cores
+    A rank is one process with one event loop. It hosts as many PEs as it can run workers at a time: its cores
     or, on machines of unequal speed, its speed in multiples of the slowest. PEs of a rank have consecutive
-    numbers. So the protocol and its invariants do not change, with m the sum of all capacities; shares are
-    fair by capacity, up to one unit; and most neighbours in the tree of PEs (`protocol/rank_tree.py`) share
-    an event loop.
+    numbers. So the protocol and its invariants stay the same, where m is the sum of all capacities; shares
+    are fair by capacity, up to one unit; and most neighbours in the tree of PEs (`protocol/rank_tree.py`)
+    share an event loop.
 
     The paper leaves this heterogeneous environment to future work (P 6).
     """
@@ -39,7 +40,7 @@ class Placement:
             rank for rank, capacity in zip(self.members, capacities, strict=True) for _ in range(capacity)
         )
         self._ends = tuple(accumulate(capacities))
-        #: numbers of ranks and of PEs
+        #: number of ranks, and number of PEs
         self.ranks, self.size = len(self.capacities), len(self.rank_of)
 
     def pes_of(self, rank: int) -> range:
@@ -81,12 +82,12 @@ ADDRESSES_MAX = 1 << _COORDINATOR_BITS
 
 
 def name_of(number: int, coordinator: int) -> int:
-    """Return the g of a generation; greater is later."""
+    """Return the g of a generation; a later generation has a greater g."""
     return number << _COORDINATOR_BITS | (ADDRESSES_MAX - 1 - coordinator)
 
 
 def number_of(g: int) -> int:
-    """Return the number of generations so far, for people, as far as the coordinator knew."""
+    """Return a generation's number for people: the count of generations, as far as the coordinator knew."""
     return g >> _COORDINATOR_BITS
 
 
@@ -106,7 +107,7 @@ class Generation(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return number_of(self.g)
 
     def rank_of(self, address: int) -> int | None:
-        """Return the rank at an address; None: no member."""
+        """Return the rank at an address; None: the address is no member's."""
         return self.members.index(address) if address in self.members else None
 
     def placement(self) -> Placement:
@@ -119,9 +120,9 @@ def first_generation(capacities: tuple[int, ...]) -> Generation:
 
 
 def heir_of(address: int, members: tuple[int, ...]) -> int:
-    """Return the member that takes over from a former one: the next lower one, else the lowest.
+    """Return the member that takes over from a former member: the next lower address, else the lowest.
 
-    A rank that has missed generations finds the same, since addresses only grow.
+    A rank that has missed generations finds the same member, since addresses only grow.
     """
     return members[max(0, bisect_right(members, address) - 1)]
 
@@ -135,7 +136,7 @@ class Succession:
         self.size = sum(after.capacities)
         old, new = before.placement(), after.placement()
         ranks = {address: rank for rank, address in enumerate(after.members)}
-        #: whether one rank is left, which cannot leave
+        #: whether only one rank is left; this rank cannot leave
         self.is_alone = len(after.members) == 1
         self._successors: list[int | None] = []
         self._heirs: list[int] = []

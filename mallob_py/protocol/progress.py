@@ -27,7 +27,7 @@ class Progression:
 
     def __init__(self) -> None:
         self.last: Progress | None = None
-        #: (when, amount done), the first one at or before the window
+        #: (time, amount done) of the last reports; the first report is at or before the begin of the window
         self._reports: deque[tuple[float, float]] = deque()
 
     def note(self, progress: Progress, now: float) -> None:

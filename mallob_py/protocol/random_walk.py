@@ -1,19 +1,19 @@
 """Matching by random walks (P 3.2, the basic approach), in front of any other matcher.
 
 A request hops from PE to PE, each time to a random one, until it hits an idle PE. If a share eps of the PEs
-is idle, that takes 1/eps hops on average: fast while many are idle, slow in a busy system, and always much
-slower for some request.
+is idle, that takes 1/eps hops on average: fast while many are idle, slow in a busy system, and for some
+requests always much slower.
 
 After a limited number of hops the request goes home: to its parent, which hands it to the matcher behind, if
-the worker is still wanted. Walks without limit also come home from time to time, and are sent on another
-walk; so an unwanted request does not walk for ever, even if no epoch outdates it. An outdated request returns
-to its parent from anywhere; at home it is still wanted, so it may go on.
+the worker is still wanted. A request without limit also goes home from time to time, and sets off again; so
+an unwanted request does not walk for ever, even if no epoch outdates it. An outdated request returns to its
+parent from any PE. A request that its parent still knows is wanted, so it may set off again.
 
 Each hop costs a message while no PE is idle; that is inherent. But a hop between PEs of one rank takes no
 time, and a rank handles such messages first. So a request begins its next walk only after a pause: otherwise
 a rank that hosts all PEs would pass it round for ever, and never hear that one of them is free.
 
-Requests are single (`count` 1). The random numbers are the PE's own, from its number.
+Each request is for one worker (`count` 1). Each PE draws its own random numbers, from its number.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from mallob_py.protocol.matching import Matcher
 from mallob_py.protocol.messages import Adopt, AnyMatcherMessage, Request, Walk, WalkEnded
 from mallob_py.protocol.splitmix import STEP, WORD, splitmix64
 
-#: hops without limit, as a number of hops
+#: number of hops that stands for "without limit"
 NO_LIMIT = -1
-#: least number of hops before an unlimited walk returns home; with more PEs, the number of PEs
+#: smallest number of hops before a walk without limit goes home; with more PEs, the number of PEs
 _HOPS_AWAY_MIN = 32
-#: least time between two walks of a request: 32 hops within one rank take 0.3 ms, so a tenth of a core;
+#: shortest time between two walks of a request: 32 hops within one rank take 0.3 ms, so a tenth of a core;
 #: between ranks they take about this time anyway
 WALK_PERIOD_S = 0.003
 
 
 class _Ranks:
-    """Pseudo-random ranks other than the own one."""
+    """Pseudo-random ranks other than the PE's own rank."""
 
     __slots__ = ("_rank", "_size", "_state")
 
@@ -84,13 +84,13 @@ class RandomWalk:
         self._on_outdated = on_outdated
         self._ranks = _Ranks(out.rank, out.size)
         self._is_idle = False
-        #: whether a walk has ended here, so that an Adopt to ourselves is queued or parked
+        #: whether a walk has ended here, so that an Adopt to this PE is queued or parked
         self._is_taken = False
-        #: requests of this turn of the PE, not sent yet
+        #: requests made in this turn of the PE, not sent yet
         self._asks: dict[tuple[int, int], Request] = {}
-        #: our requests on a walk
+        #: this PE's requests on a walk
         self._away: dict[tuple[int, int], _Walked] = {}
-        #: our requests that are back and will set off again
+        #: this PE's requests that are back and will set off again
         self._resting: dict[tuple[int, int], _Walked] = {}
 
     @property
@@ -204,6 +204,6 @@ class RandomWalk:
         return self._behind.carried()
 
     def is_at_rest(self) -> bool:
-        """Tell whether no request of ours is away or about to go, and no adoption is under way."""
+        """Tell whether no request of this PE is away or about to go, and no adoption is under way."""
         ours = self._asks or self._away or self._resting
         return not (ours or self._is_taken) and self._behind.is_at_rest()

@@ -9,15 +9,15 @@ import msgspec
 from mallob_py.protocol.placement import Placement, numbers_as_ranges
 from mallob_py.protocol.rank_messages import Peer, Place, RankProcess
 
-#: largest number of ranks that are told one by one
+#: greatest number of ranks that are named one by one
 _TOLD_EACH_MAX = 4
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """A rank's knowledge of the system's start, equal on all ranks; `founders`: their capacities."""
+    """A rank's knowledge of the system's start, equal on all ranks; `founders`: capacities of its ranks."""
 
     founders: tuple[int, ...]
-    #: since 1970
+    #: time of the start, in seconds since 1970
     start_s: float = 0.0
     #: processes by rank, and the ranks' hosts, each named by the lowest rank ever there
     processes: dict[int, RankProcess] = {}
@@ -37,7 +37,7 @@ class RankBook:
         self.start_s, self.founders = origin.start_s, origin.founders
         self._processes, self._hosts = origin.processes, origin.hosts
         self.bound = bound
-        #: manner in which ranks were lost, if this rank noticed the loss
+        #: rank -> how it was lost, if this rank noticed the loss
         self._how_lost: dict[int, str] = {}
 
     def take(self, bound: int) -> None:
@@ -45,9 +45,9 @@ class RankBook:
         self.bound = max(self.bound, bound)
 
     def expect(self, rank: int, host: int, process: RankProcess) -> None:
-        """Note a possible further rank."""
+        """Note a rank that may join."""
         self.take(rank + 1)
-        self._processes = {**self._processes, rank: process}  # the old one may be shared
+        self._processes = {**self._processes, rank: process}  # the old dict may be shared
         self._hosts = {**self._hosts, rank: host}
 
     def describe(self, rank: int) -> str:
@@ -66,7 +66,7 @@ class RankBook:
         return self._how_lost.get(rank, f"{self.describe(rank)} was lost")
 
     def how_moved(self, ranks: Collection[int], manner: str) -> list[str]:
-        """Return a sentence for each rank that has "left" or "joined", or one for many such ranks."""
+        """Say that ranks have "left" or "joined" (`manner`): a sentence per rank, or one for many ranks."""
         if len(ranks) <= _TOLD_EACH_MAX:
             return [self._how_lost.get(rank, f"{self.describe(rank)} has {manner}") for rank in ranks]
         return [f"{len(ranks)} ranks ({numbers_as_ranges(ranks)}) have {manner}"]

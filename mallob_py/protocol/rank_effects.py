@@ -63,9 +63,9 @@ class Fail(RankEffect, frozen=True):
 
 
 class OfPE(RankEffect, frozen=True):
-    """An effect of the PE number `slot`, on its processes, its desk or its log.
+    """Execute an effect of the PE number `slot`, on its processes, its desk or its log.
 
-    Messages, descriptions and the blame of the host are effects of the rank.
+    A PE's messages, fetched descriptions and blames of the host come as effects of the rank instead.
     """
 
     slot: int
@@ -106,7 +106,7 @@ class ToFiles(RankEffect, frozen=True):
 
 
 class DropChain(RankEffect, frozen=True):
-    """Keep no process for a chain: it gets no further revision."""
+    """Keep no process for a chain, which gets no further revision."""
 
     chain: int
 
@@ -135,11 +135,11 @@ class Say(RankEffect, frozen=True):
 
 
 class Halted(RankEffect, frozen=True):
-    """The PEs of this rank have stopped; until `WorldChanged`, it handles only news of ranks and the time."""
+    """Note that the PEs here have stopped; until `WorldChanged`, hand in only news of ranks and time."""
 
 
 class WorldChanged(RankEffect, frozen=True):
-    """This rank goes on in `generation`, without the ranks `gone` and with the ranks `come`."""
+    """Go on in `generation`, without the ranks `gone` and with the ranks `come`."""
 
     generation: Generation
     gone: tuple[int, ...]
@@ -151,7 +151,7 @@ class WindUp(RankEffect, frozen=True):
 
 
 class Drained(RankEffect, frozen=True):
-    """A draining rank is ready to leave."""
+    """Note that a draining rank is ready to leave."""
 
     rank: int
 
@@ -167,7 +167,7 @@ class ListenFor(RankEffect, frozen=True):
 
 
 class Expect(RankEffect, frozen=True):
-    """Expect a further rank, now or later: that process, on that host."""
+    """Expect that a process on a host becomes a rank, now or later."""
 
     rank: int
     host: int
@@ -181,7 +181,7 @@ class KillRank(RankEffect, frozen=True):
 
 
 class Grown(RankEffect, frozen=True):
-    """All ranks started by this rank have joined, or failed for these reasons."""
+    """Note that all ranks started by this rank have joined, or failed for these reasons."""
 
     problems: dict[int, str]
 

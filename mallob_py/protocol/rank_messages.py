@@ -33,7 +33,7 @@ class FileMessage(RankMessage, frozen=True):
 
 
 class FileNeeded(FileMessage, frozen=True, tag=60):
-    """To the keeper of the own host: bring the job's description of `size` bytes here."""
+    """To the keeper of the sender's host: bring the job's description of `size` bytes here."""
 
     job: int
     size: int
@@ -92,11 +92,11 @@ AnyFileMessage: TypeAlias = (
 
 
 class Stop(RankMessage, frozen=True, tag=70):
-    """All ranks end now."""
+    """To all ranks: end now."""
 
 
 class Beat(RankMessage, frozen=True, tag=71):
-    """I am alive; `answer`: I ask whether you are. Each rank sends beats to the next rank, unasked."""
+    """I am alive; `answer`: send me a beat, too. Each rank sends beats to the next rank, unasked."""
 
     answer: bool = False
 
@@ -109,7 +109,7 @@ class ChainOver(RankMessage, frozen=True, tag=72):
 
 
 class DeskNews(RankMessage, frozen=True, tag=73):
-    """A message of the desk of one rank to that of another."""
+    """A message from the desk of one rank to the desk of another rank."""
 
     data: bytes
 
@@ -230,7 +230,7 @@ class RankProcess(msgspec.Struct, frozen=True, array_like=True):
 
     pid: int
     host: str
-    #: the pid's namespace, and the process's begin in ticks since the host's
+    #: the pid's namespace, and the process's start in ticks since the host's start
     namespace: int
     began: int
 
@@ -239,7 +239,7 @@ class RankProcess(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a rank listens: on its host, and (port 0: not) for other hosts."""
+    """Where a rank listens: at `path` on its host; for other hosts at `address`, `port` (0: not at all)."""
 
     path: str
     address: str = ""
@@ -268,7 +268,7 @@ class Listen(JoiningMessage, frozen=True, tag=90):
 
 
 class Listening(JoiningMessage, frozen=True, tag=91):
-    """The answer to `Listen`; None: impossible."""
+    """The answer to `Listen`; None: the rank cannot listen."""
 
     place: Place | None
 

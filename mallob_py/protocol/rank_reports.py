@@ -51,11 +51,11 @@ class RankReports:
         self.go_to: int | None = None
         #: each rank's state, on the rank that hears the news
         self.of_ranks: dict[int, RankNews] = {}
-        #: workers anywhere, since `RollWanted`
+        #: workers on all ranks, as answered since `RollWanted`
         self.roll = Roll()
 
     def begin_anew(self, gone: Iterable[int]) -> None:
-        """Begin a generation: nothing is told, and ranks that are gone are forgotten."""
+        """Begin a generation: forget what was told, and the ranks that are gone."""
         self._told = None
         self.roll.clear()
         for rank in gone:

@@ -51,7 +51,7 @@ class RankBack(RankStimulus, frozen=True):
 
 
 class Congested(RankStimulus, frozen=True):
-    """A message to PE `dest` was not sent, since that rank is behind; the sender, PE `source`, must know."""
+    """A message to PE `dest` was not sent, since its rank is behind; PE `source`, the sender, must know."""
 
     g: int
     source: int
@@ -63,11 +63,11 @@ class Congested(RankStimulus, frozen=True):
 
 
 class TimeCame(RankStimulus, frozen=True):
-    """The time is `Node.deadline_s`, or later."""
+    """The time `Node.deadline_s` has come."""
 
 
 class Looked(RankStimulus, frozen=True):
-    """About a second has passed. `troubles`: for people; `turns`: of the loop, per second."""
+    """About a second has passed. `troubles`: texts for people; `turns`: turns of the loop per second."""
 
     troubles: tuple[str, ...] = ()
     turns: int = 0

@@ -10,22 +10,22 @@ epoch: the root of the tree of ranks measures how long the last volumes were in 
 agree, and a slow PE only follows later. An epoch begins when there is news and, with more jobs than PEs, when
 the next decision is due.
 
-- **Turns.** A job keeps its place until the period of `slice_s` seconds is over, the same for all jobs, so
-  that a period costs one epoch. A *young* job, which has attained less than a slice, has shorter turns that
-  double: `first_slice_s`, as much again, twice that, and so on. Most formulas end in the first ones. If all
-  PEs are on one host, where moves cost little, a job that has attained four slices and deserves less than two
-  fifths of a PE has turns of a half to a quarter of a slice: then it gets its share, up to a twentieth,
-  within sixty slices, down to a tenth of a PE.
-- **The job that has had least is first.** Up to four slices a job counts as farther behind than it is, by
-  four seconds for each second that it has attained less. So a new job runs at once, and a job that has had a
-  tenth of a second before one that has had a second; beyond four slices only lags count. The time that jobs
-  waited stays in their lags, and is forgotten slowly. So if new jobs come without end, long jobs still get a
-  part of their share.
+- **Turns.** A job keeps its PE until the period of `slice_s` seconds is over. The period is the same for all
+  jobs, so that it costs one epoch. A *young* job, which has attained less than a slice, has shorter turns
+  that double: `first_slice_s`, as much again, twice that, and so on. Most formulas end in the first turns. If
+  all PEs are on one host, where moves cost little, a job that has attained four slices and deserves less than
+  two fifths of a PE has turns of a half to a quarter of a slice. So it gets its share, up to a twentieth,
+  within sixty slices, if it deserves at least a tenth of a PE.
+- **The job that has had least is first.** A job that has attained less than four slices counts as farther
+  behind than it is, by four seconds for each second that it lacks. So a new job runs at once, and a job that
+  has had a tenth of a second comes before one that has had a second; beyond four slices only lags count. The
+  time that jobs waited stays in their lags, and is forgotten slowly. So if new jobs come without end, long
+  jobs still get a part of their share.
 - **Homes.** A resting job is suspended where it ran. Jobs are chosen such that they find the PEs of their
   suspended workers free (a matching of jobs and PEs: the choice by lag is greedy on a transversal matroid, so
-  the best possible). A job moves only if all its homes are taken and it is farther behind than a running one
-  by the cost of a move, or if a PE would be idle. On one host, where its process moves with it, only the last
-  PE is a home. Homes are advice: if a PE has lost the worker, another one is asked.
+  the best possible). A job moves only if all its homes are taken and it is farther behind than a running job
+  by the cost of a move, or if a PE would be idle. On one host, where a job's process moves with the job, only
+  the last PE is a home. Homes are advice: if a PE has lost the worker, another PE is asked.
 
 Known theory: proportionate fairness (Baruah, Cohen, Plaxton, Varvel 1996), virtual time (stride scheduling,
 Waldspurger 1995), least attained service (Nuyens and Wierman 2008).
@@ -45,14 +45,14 @@ from mallob_py.protocol.messages import NEW_JOB, JobEvent
 _HOMES_MAX = 4
 #: time for which a job with a whole PE remembers how much former jobs attained before it
 _MEMORY_S = 1.5
-#: slices up to which a job is served before those that have attained more, and the weight of a second less
-#: attained beside a second of lag
+#: slices up to which jobs that have attained less come first; seconds of lag that a second less attained
+#: counts for
 _YOUNG_SLICES, _HEAD_START = 4, 4.0
-#: longest turn in slices, per PE deserved, and least part of a slice
+#: longest turn per PE deserved, and shortest turn, both in slices
 _SLICES_PER_SHARE, _LEAST_PART = 2.5, 0.25
 #: shares this near to a whole number are rounded
 _ROUNDING = 1e-9
-#: most jobs that change their homes so that one more job finds a home
+#: greatest number of jobs that change their homes so that one more job finds a home
 _CHAIN_MAX = 16
 
 
@@ -64,12 +64,12 @@ class Slices(NamedTuple):
 
     @property
     def shortest_s(self) -> float:
-        """The time within which decisions are made together."""
+        """The time within which due decisions are made together."""
         return self.first_s / 5
 
 
 class Account(msgspec.Struct, frozen=True, gc=False):
-    """One job in the rotation."""
+    """One job's account in the rotation."""
 
     #: PE-seconds deserved minus received
     lag_s: float
@@ -84,12 +84,12 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """The image's part beside jobs and volumes, once there were more jobs than PEs."""
+    """The image's part beside jobs and volumes, as soon as there have been more jobs than PEs."""
 
     accounts: Mapping[int, Account]
-    #: PEs that each job deserves, a fraction; empty without more jobs than PEs
+    #: job -> number of PEs that the job deserves, a fraction; empty unless there are more jobs than PEs
     shares: Mapping[int, float]
-    #: PE where a job's root must go on
+    #: job -> PE where the job's root must go on
     places: Mapping[int, int]
     period_left_s: float
     #: time for which these volumes hold without news; inf: no more jobs than PEs
@@ -121,9 +121,9 @@ class Since(NamedTuple):
 
 
 def back_in_s(rotation: Rotation, running: Collection[int], job: int, slices: Slices) -> float:
-    """Return about when a resting job's turn comes, from the beginning of the epoch.
+    """Estimate when a resting job's turn comes, counted from the beginning of the epoch.
 
-    The estimate assumes that no jobs come or end: at the end of each period the jobs farthest behind are
+    It is assumed that no jobs come or end: at the end of each period the jobs farthest behind are
     next.
     """
     lag_s = rotation.accounts[job].lag_s
@@ -138,7 +138,7 @@ def fair_shares(jobs: Mapping[int, JobEvent], size: int) -> dict[int, float]:
     if len(jobs) >= size and len({event.priority for event in jobs.values()}) == 1:
         return dict.fromkeys(jobs, size / len(jobs))
     by_cap = sorted(jobs.values(), key=lambda event: (event.demand / event.priority, event.job))
-    # priorities of each job and of all later ones
+    # sums of the priorities of each job and all later jobs
     behind = list(accumulate(event.priority for event in reversed(by_cap)))[::-1]
     shares: dict[int, float] = {}
     left = float(size)
@@ -212,12 +212,12 @@ def rotated(
 
 
 class _Turns(NamedTuple):
-    """The jobs that want one of the rotating PEs: `urgencies`, the most urgent first."""
+    """The jobs that compete for the rotating PEs: `urgencies`, the most urgent first."""
 
     urgencies: list[tuple[float, float, int]]
     #: jobs whose turn is not over
     holding: set[int]
-    #: least lag of the jobs with a PE
+    #: smallest lag of the jobs with a PE
     least_lag_s: float
 
 
@@ -254,7 +254,7 @@ def _turns(
 def _patience_s(since: Since, slices: Slices) -> float:
     """Return how far a job must be behind others before it moves.
 
-    Within a host the job keeps its process; elsewhere it begins anew, or from its checkpoint.
+    Within a host the job keeps its process; on another host it begins anew, or from its checkpoint.
     """
     return 0.0 if since.is_one_host else slices.slice_s
 
@@ -272,9 +272,9 @@ def halted(since: Since, jobs: Mapping[int, JobEvent], slices: Slices) -> Rotati
 def _charged(
     since: Since, jobs: Mapping[int, JobEvent], slices: Slices, rests: Mapping[int, float]
 ) -> dict[int, Account]:
-    """Return the accounts of `jobs` after the time since the last epoch, new ones included.
+    """Return the accounts of `jobs`, also of new jobs, charged for the time since the last epoch.
 
-    Other jobs take over the lead of jobs that are gone, which is forgotten slowly.
+    The lead of jobs that are gone passes to the other jobs, and is forgotten slowly.
     """
     before, volumes = since.rotation, since.volumes
     elapsed_s = since.elapsed_s if before.is_on else 0.0
@@ -333,7 +333,7 @@ def _turn_s(account: Account, share: float, slices: Slices, is_one_host: bool) -
 
 
 def _left_s(period_left_s: float, turn_s: float, slices: Slices) -> float:
-    """Return the end of a turn that begins now, so that many end at once, the last ones with the period."""
+    """Return how long a turn that begins now lasts: many end at once, the last ones with the period."""
     left_s = period_left_s % turn_s
     return left_s if left_s > slices.shortest_s else left_s + turn_s
 

@@ -5,8 +5,8 @@ its subtrees. A request that does not end where it is goes down into a subtree w
 that finds no PE waits at the root of R.
 
 Counts are reserved on the way: the sender of a request to a subtree takes one from the subtree's count, and
-the receiver knows that. Only differences from that are told to the parent in R: at once together with a
-climbing request, else by a message of its own after a short delay.
+the receiver knows this. The parent in R is told only of other changes: at once together with a climbing
+request, else by a separate message after a short delay.
 
 Invariant, as for prefix sums: advertised = the parent's count of this subtree, up to messages in flight. So a
 request that found no PE below has corrected the wrong count when it is back, and does not go there again for
@@ -60,12 +60,12 @@ class RoutingTreeMatcher:
         self._right = 0
         self._advertised = 0
         self._may_send_from = -math.inf
-        #: requests of this turn of the PE, not sent yet
+        #: requests made in this turn of the PE, not sent yet
         self._asks: dict[tuple[int, int], messages.Request] = {}
-        #: numbers of our requests under way, and the requests by number
+        #: numbers of this PE's requests under way, and the requests by number
         self._numbers: dict[tuple[int, int], int] = {}
         self._wanted: dict[int, tuple[int, int]] = {}
-        #: our requests that wait at the root
+        #: this PE's requests that wait at the root
         self._at_root: set[int] = set()
         self._next_number = 0
         #: at the root: requests without a PE, by asker and number, oldest first
@@ -203,6 +203,6 @@ class RoutingTreeMatcher:
         return ()
 
     def is_at_rest(self) -> bool:
-        """Tell whether no request waits here or for us, no adoption is under way, and none is kept."""
+        """Tell whether no request waits here or was sent from here, and no adoption is under way."""
         ours = self._asks or self._numbers or self._wanted or self._at_root
         return not (ours or self._waiting or self.token_granted)

@@ -48,7 +48,7 @@ Sample = tuple[int, float, int]
 
 
 class AlphaSection(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The events between two neighbouring pivots, without those equal to a pivot.
+    """The events between two neighbouring pivots, without the events equal to a pivot.
 
     The sums of r_e and p_e include the events equal to the right pivot.
     """
@@ -86,7 +86,7 @@ def scaled(priority: float) -> int:
 
 
 def pack(value: int) -> bytes:
-    """Return an integer of any size as bytes, without trailing zero bytes, whose number comes first."""
+    """Return an integer of any size as bytes: the number of trailing zero bytes, then the other bytes."""
     if value == 0:
         return b""
     zeros = ((value & -value).bit_length() - 1) // 8
@@ -180,7 +180,7 @@ def _sampled_events(events: dict[Pivot, int]) -> tuple[Sample, ...]:
 
 
 def merged_alphas(first: AlphaAnswer, second: AlphaAnswer) -> AlphaAnswer:
-    """Return the answer for the events of both."""
+    """Return the answer for the events of both answers."""
     return AlphaAnswer(tuple(map(_merged_section, first.sections, second.sections)))
 
 
@@ -221,7 +221,7 @@ class AlphaSearch:
         self._cap = pes - jobs + 1
         self._low: Pivot = (0, 1.0)
         self._high: Pivot | None = None
-        #: volumes in use right of `low`, as used + alpha slope
+        #: sum of the volumes just right of `low`, as used + alpha slope
         self._used = jobs
         self._slope = 0
         self._pivots = self._inside((x, 1.0) for x in guesses)
@@ -290,12 +290,12 @@ class AlphaSearch:
 
 # --- keys ----------------------------------------------------------------------------------------
 
-#: (standing or 0.0, priority, demand, complement of the hash of the job id), larger is better
+#: (standing or 0.0, priority, demand, complement of the hash of the job id); a larger key is better
 Key = tuple[float, float, int, int]
 
 
 class KeySection(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The keys above one pivot up to and with the next."""
+    """The keys above one pivot, up to and including the next pivot."""
 
     count: int = 0
     samples: tuple[Key, ...] = ()
@@ -317,7 +317,7 @@ class PlacesQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag
 
 
 class KeysQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
-    """A further question: cut the keys above `low` (None: all) up to and with `high` (None: no end)."""
+    """A further question: cut the keys above `low` (None: all) up to and including `high` (None: no end)."""
 
     low: Key | None
     pivots: tuple[Key, ...]
@@ -340,7 +340,7 @@ def key_answer(pivots: Sequence[Key], keys: Iterable[Key], floors: int = 0) -> K
 
 
 def keys_within(question: KeysQuestion, keys: Iterable[Key]) -> list[Key]:
-    """Return the keys in question, to which later questions are confined."""
+    """Return the keys within the question's bounds; later questions concern only these keys."""
     low, high = question.low, question.high
     return [key for key in keys if (low is None or low < key) and (high is None or key <= high)]
 
@@ -350,7 +350,7 @@ def _sampled_keys(keys: Sequence[Key]) -> tuple[Key, ...]:
 
 
 def merged_keys(first: KeyAnswer, second: KeyAnswer) -> KeyAnswer:
-    """Return the answer for the keys of both."""
+    """Return the answer for the keys of both answers."""
     return KeyAnswer(
         first.floors + second.floors,
         tuple(

@@ -1,4 +1,4 @@
-"""The staff: the workers of one PE, by process and by stay: active, suspended and leaving ones."""
+"""The staff: the active, suspended and leaving workers of one PE, found by process or by stay."""
 
 from __future__ import annotations
 

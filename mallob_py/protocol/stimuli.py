@@ -36,7 +36,7 @@ class Received(Stimulus, frozen=True):
 
 
 class Tick(Stimulus, frozen=True):
-    """The time is `PE.deadline_s`, or later."""
+    """The time `PE.deadline_s` has come."""
 
 
 # --- jobs -------------------------------------------------------------------------------------
@@ -45,9 +45,10 @@ class Tick(Stimulus, frozen=True):
 class JobParameters(JobTerms, frozen=True, kw_only=True):
     """A job's terms, as changed by the service, and its client's further knowledge.
 
-    `near`: a preferred PE for the root, if free. `growth_delay_s`: instead of the config's.
-    `waiting_since_s`: for its standing where PEs are scarce; None: since the submission. `turn_s`: time after
-    which it rests (`JobRests`). `spent`: use before it was given up.
+    `near`: the PE preferred for the root, if free. `growth_delay_s`: replaces the config's.
+    `waiting_since_s`: begin of the wait that counts for the job's standing; None: the submission. `turn_s`:
+    PE time after which the job may rest as a job that has had a turn (`JobRests`). `spent`: the job's use
+    before it was given up.
     """
 
     near: int | None = None
@@ -58,7 +59,7 @@ class JobParameters(JobTerms, frozen=True, kw_only=True):
 
 
 class JobSubmitted(Stimulus, frozen=True):
-    """A job whose id is new in the whole system. The job ends with one `JobEnded`."""
+    """A job that is live nowhere in the system. It ends with one `JobEnded`, unless it is given up."""
 
     job: int
     parameters: JobParameters
@@ -80,7 +81,7 @@ class JobSetBack(Stimulus, frozen=True):
 
 
 class TermsChanged(Stimulus, frozen=True):
-    """A job submitted here has these bounds from now on (0: none); ignored if the job is not live."""
+    """A job submitted here gets this priority and this bound (0: none); ignored if the job is not live."""
 
     job: int
     priority: float
@@ -144,7 +145,7 @@ class WorkerLeft(Stimulus, frozen=True):
 
 
 class WorkerUsed(Stimulus, frozen=True):
-    """For the job's statistics: CPU time since the last report, largest memory so far (0: no news)."""
+    """News for the job's statistics: CPU time since the last report, largest memory so far (0: no news)."""
 
     worker: int
     cpu_s: float

@@ -1,11 +1,11 @@
 """Succession: what a new generation's PE takes over from its predecessor.
 
 The system's ranks have changed (`generation.py`), and the PEs of the remaining ranks begin anew, under other
-numbers. State in messages and agreements is dropped: requests, tokens, epochs, job trees. Kept is what cannot
-be had again, or not soon:
+numbers. State in messages and agreements is dropped: requests, tokens, epochs, job trees. The following is
+kept, since it cannot be had again, or not soon:
 
 - **Live jobs of a client** are published again, with the budgets used so far, the demand, the last checkpoint
-  and the statistics. Their roots are requested where they were.
+  and the statistics. Their roots are requested on the PEs where they were.
 - **Worker processes** of workers in a tree are stopped where they are; with the workers suspended earlier,
   they are the new PE's suspended workers. When their job is heard of, they are reported to the client
   (`Remember`), which passes this on along the new tree, so that the job's new workers are found there. Such a
@@ -45,16 +45,17 @@ KEPT_BYTES_MAX = 64 << 20
 
 
 class LastWords:
-    """Last words of this PE's workers, which end a job and cannot be sent a second time.
+    """The last words of this PE's workers: messages that end a job, and that no worker can send again.
 
-    A PE that has told a client elsewhere keeps them until the job's end is in an epoch. If the generation
-    ends before, they may have been lost, and are repeated when the job is heard of. A job that ended
-    unpublished leaves its last words here for some time: the oldest are dropped when they are many or large,
-    and their jobs would have to find them again. Last words larger than the total bound are not kept.
+    A PE keeps last words for a client on another PE until the job's end is in an epoch. If the generation
+    ends before, the last words may have been lost, and are repeated when the job is heard of. A job that
+    ended unpublished leaves its last words here for some time: the oldest are dropped when they are many or
+    large, and a job without last words would have to run again. Last words above the total bound are not
+    kept.
     """
 
     def __init__(self) -> None:
-        #: client and last words, by job
+        #: job -> (client, last words)
         self._said: OrderedDict[int, tuple[int, ResultFound | WorkerFailed]] = OrderedDict()
         self._size_bytes = 0
 
@@ -107,7 +108,7 @@ class Inheritance:
         self._balancer = balancer
         self._cache = cache
         self._last_words = last_words
-        #: jobs not heard of
+        #: jobs that were not heard of since the last generation
         self.jobs: set[int] = set()
         #: time when jobs not heard of count as over
         self.deadline_s = math.inf
@@ -163,7 +164,7 @@ class Inheritance:
                     self._call_attention(worker)
 
     def _call_attention(self, worker: Worker) -> None:
-        """Have the new generation look for a carried-over worker at its former place."""
+        """Tell the client that a carried-over worker is here, so that the job's new tree takes it back."""
         if self._config.reuse is not Reuse.NONE:
             past = PastWorker(worker.index, self._out.rank, self._balancer.epoch)
             self._out.send(worker.client, Remember(worker.job, -1, (past,), carried_over=True))

@@ -20,7 +20,7 @@ class Tables:
         self._are_shared = are_shared
         self.first = first_generation(founders)
         self.founders = Placement(founders)
-        #: placements of the last generations asked for, by g
+        #: g -> placement, for the last generations asked for
         self._placements = {self.first.g: self.founders}
         self._rules: dict[int, ImageRule] = {}
 

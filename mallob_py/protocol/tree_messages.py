@@ -16,7 +16,7 @@ from mallob_py.protocol.worker import Worker, WorkerState
 from mallob_py.trees import parent_of
 
 _INBOX_MAX = 1024
-#: bits for a PE's stays within a generation
+#: number of bits for a PE's stays within a generation
 STAY_BITS = 40
 
 
@@ -41,7 +41,7 @@ class TreeMessages:
                 self._send(worker, seat.rank, seat.stay, seat.index, data)
 
     def to_worker(self, number: int, pe: int, stay: int, data: bytes) -> None:
-        """Send to a worker by its address, learned from its messages, at any place in the tree."""
+        """Send a message to a worker anywhere in the tree, by an address learned from its messages."""
         if (worker := self._speaker(number)) is None:
             return
         if stay >> STAY_BITS == self._era:
@@ -53,7 +53,7 @@ class TreeMessages:
         return self._staff.active_as(number) or self._staff.leaving.get(number)
 
     def missed(self, it: WorkerMissed) -> None:
-        """Return a message that a process did not take to its sender, if its generation is not over."""
+        """Return a message that a process did not take, if the sender's generation is not over."""
         worker = self._staff.by_any_number(it.worker)
         if worker is None:
             return
@@ -76,7 +76,7 @@ class TreeMessages:
             self._bounce(worker, worker.parent, worker.parent_stay, data)
 
     def _bounce(self, worker: Worker | Leaver, pe: int, stay: int, data: bytes) -> None:
-        """Return a message without a worker at its address, as if the address had returned it."""
+        """Return a message to its sender here, since no worker is at the address it was sent to."""
         self._out.act(DeliverMessage(worker.number, UNKNOWN_INDEX, (pe, stay), data, True))
 
     def _send(self, worker: Worker | Leaver, rank: int, stay: int, index: int, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Turnover: new jobs of a client that no PE has heard of, and PEs passed from one to the next in a burst.
+"""Turnover: new jobs of a client that no PE has heard of, and PEs handed from job to job in a burst.
 
 In a burst of small jobs, new jobs *stand by* while all others, as far as known, are *fresh* jobs of this
 client: submitted, and not yet running for long. When a fresh job ends unknown to other PEs, its PE is handed
@@ -14,7 +14,7 @@ from collections.abc import Set
 
 from mallob_py.protocol.config import Config
 
-#: most and least recent jobs of a client from which the run time of the next ones is guessed
+#: number of a client's last jobs from which the run time of its next jobs is guessed: at most, and at least
 _LIVES_MAX, _LIVES_MIN = 8, 4
 _TIMES_AS_LONG = 3
 
@@ -59,7 +59,7 @@ class Turnover:
         return max(self.standby, key=lambda job: (self.standby[job], -job))
 
     def waits_until(self, job: int, sought_s: float) -> float:
-        """Return until when an idle job remains unpublished. `sought_s`: the time when the job got its PE."""
+        """Return the time until which a job remains unpublished. `sought_s`: when a PE was first sought."""
         if job in self.standby:
             return self._ended_s + self._moment_s
         return sought_s + self._moment_s if self.standby else -math.inf
@@ -78,7 +78,7 @@ class Turnover:
         return max(delay_s, _TIMES_AS_LONG * usual_s) if usual_s <= self._brief_s else delay_s
 
     def end(self, job: int, started_s: float | None, now: float) -> bool:
-        """Forget an ended job, first run at `started_s`; return whether standby jobs waited for that."""
+        """Forget an ended job, first run at `started_s`; return whether standby jobs waited for its end."""
         if started_s is not None:
             self._lives_s.append(now - started_s)
         was_fresh = job in self.fresh

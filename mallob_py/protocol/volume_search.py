@@ -5,7 +5,7 @@ down; or, with more jobs than PEs, which jobs have a PE at all. `Deputy` answers
 assigned to it. The result, an `EpochVolumes`, is a few numbers from which any PE computes the volume of any
 job, bit for bit as `fair_volumes`.
 
-`Hint` is what one epoch's search leaves to the next, only to save rounds.
+`Hint` passes from one epoch's search to the next, only to save rounds.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class JobFacts(Protocol):
 class EpochVolumes(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The volumes of one epoch. alpha_0 is numerator / denominator, packed; 1 / 0 if demands fit.
 
-    From `units_from` on (None: none) jobs that are not capped get one unit more. Below `places_from` (None:
-    none) jobs have no PE.
+    Jobs with keys from `units_from` on get one unit more if they are not capped (None: no job does). Jobs
+    with keys below `places_from` have no PE (None: all have one).
     """
 
     jobs: int
@@ -90,7 +90,7 @@ NO_JOBS = EpochVolumes(0, 0, 1, b"", pack(1), None, None)
 
 
 class Share:
-    """alpha_0 as PEs use it, for rounding volumes down one by one."""
+    """alpha_0, by which each PE rounds the volume of one job down."""
 
     def __init__(self, numerator: bytes, denominator: bytes) -> None:
         self._numerator = unpack(numerator)
@@ -207,7 +207,7 @@ class Deputy:
 
 
 def merged(first: AnyAnswer, second: AnyAnswer) -> AnyAnswer:
-    """Return the answer for the jobs of both."""
+    """Return the answer for the jobs of both answers."""
     if isinstance(first, AlphaAnswer) and isinstance(second, AlphaAnswer):
         return merged_alphas(first, second)
     if isinstance(first, KeyAnswer) and isinstance(second, KeyAnswer):
@@ -223,7 +223,7 @@ class Hint(msgspec.Struct):
 
     alpha: float = 0.0
     slope: float = 0.0
-    #: number of PEs missing at `alpha`, moved away from 0 by later news
+    #: number of PEs missing at `alpha`: 0 after a search, then changed by news
     missing: float = 0.0
     units: list[Key] = []
     units_from: Key | None = None
@@ -231,7 +231,7 @@ class Hint(msgspec.Struct):
     places_from: Key | None = None
 
     def replace(self, old: JobFacts | None, new: JobFacts | None) -> None:
-        """Account for news of one job (None: no such job), in O(1)."""
+        """Account for news of one job (None: the job does not exist), in O(1)."""
         for facts, sign in ((old, -1), (new, 1)):
             if facts is None:
                 continue
@@ -264,7 +264,7 @@ def _around(threshold: Key | None, known: list[Key]) -> list[Key]:
 
 
 class VolumeSearch:
-    """One computation: ask `question` until `epoch_volumes` is known. The end renews `hint`."""
+    """One computation: ask `question` until `epoch_volumes` is known. The last answer renews `hint`."""
 
     def __init__(self, pes: int, jobs: int, hint: Hint) -> None:
         self._pes = pes

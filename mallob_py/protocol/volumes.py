@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 #: range of priorities: others are refused; within, no product or quotient here leaves the float range
 MIN_PRIORITY, MAX_PRIORITY = 1e-100, 1e100
-#: most PEs: volumes and sums of volumes must be exact as floats
+#: greatest number of PEs: volumes and sums of volumes must be exact as floats
 MAX_PES = 2**48
 
 #: relative half-width of the interval around a guess of alpha_0 that must hold the root. Float errors
@@ -101,7 +101,7 @@ def _checked(priorities: ArrayLike, demands: ArrayLike, m: int) -> tuple[Floats,
 
 
 def _capped(d: Ints, n: int, m: int) -> Floats:
-    """Return demands without the part that no job can get, as other jobs have at least one PE each.
+    """Return the demands, bounded by what one job can get while all other jobs have one PE each.
 
     alpha_0 and the rounded volumes stay the same, and floats hold these numbers exactly.
     """
@@ -308,7 +308,7 @@ def _settle_ties(d: Ints, ids: NDArray[np.uint64], count: int) -> NDArray[np.boo
 def _largest(keys: NDArray[np.generic], count: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_], int]:
     """Return the `count` largest keys.
 
-    If the cut falls into a tie: the keys above it, the tied keys, and how many of these to take.
+    If the cut falls into a tie: the keys above it, the tied keys, and how many tied keys to take.
     """
     threshold = np.partition(keys, keys.size - count)[keys.size - count]
     chosen = keys >= threshold

@@ -67,9 +67,9 @@ class Happens(Enum):
     STARTED = "runs"
     #: the worker's process died, and a new process may be started
     DIED = "has died"
-    #: its process died once too often, and none of its processes has run
+    #: the worker's process died once too often, and none of its processes has run
     DIED_UNRUN = "has died too often before it ran"
-    #: its process died once too often
+    #: the worker's process died once too often
     DIED_TOO_OFTEN = "has died too often"
     #: the ordered process cannot be had
     UNFORKED = "cannot get a process"
@@ -92,7 +92,7 @@ class Happens(Enum):
 class Worker:
     """One worker of one job on this PE. `number` names its process, `stay` its present stay in the tree.
 
-    `numbers` are the PE's unused numbers: no two processes have the same.
+    `numbers` are the PE's unused numbers: no two processes have the same number.
     """
 
     def __init__(self, numbers: Iterator[int], job: int) -> None:
@@ -118,13 +118,14 @@ class Worker:
         self.restarts = 0
         #: reported progress, and that of the last checkpoint
         self.done = self.saved_done = 0.0
-        #: a PE of this host that may have the worker's resting process, and the epoch since when
+        #: a PE of this host that may have the worker's resting process, and the epoch of the question to this
+        #: PE
         self.giver: tuple[int, int] | None = None
         #: whether the worker has had a running process, in this stay or before
         self.has_run = False
         #: whether its process leaves in order rather than being stopped or ended at once
         self.leaves = False
-        #: number of workers lost in its place before
+        #: number of workers lost in its seat before
         self.losses = 0
         #: fault by which the worker is lost, with the reason
         self.loss: tuple[Fault, str] | None = None
@@ -183,7 +184,7 @@ class Worker:
             act(self, out, now)
 
     def proceed(self, out: effects.Outbox) -> None:
-        """Run as soon as the description is known, mostly before the parent has answered."""
+        """Run as soon as the description is known, in most cases before the parent has answered."""
         if self.state.has_process:
             self.happens(Happens.READOPTED, out)
         elif self.description is not None:

@@ -29,7 +29,7 @@ class WorkerCache:
         self.workers: OrderedDict[int, Worker] = OrderedDict()
         #: by job with a suspended worker: time until which the PE is held free for the job
         self.holds: dict[int, float] = {}
-        #: most suspended workers; workers taken over are kept even beyond this number
+        #: greatest number of suspended workers, raised while workers were taken over from the last generation
         self.room = config.job_cache
 
     def put(self, worker: Worker) -> None:
@@ -56,7 +56,7 @@ class WorkerCache:
         return worker is not None and worker.is_carried_over
 
     def make_room(self) -> None:
-        """Drop workers until the rest fits; roots of resting jobs have room of their own."""
+        """Drop workers until the others fit; roots of resting jobs have room of their own."""
         for are_roots, room in ((False, self.room), (True, self._config.roots_kept(self._out.size))):
             kept = [worker for worker in self.least_worth_first() if (worker.index == 0) is are_roots]
             for worker in kept[: max(0, len(kept) - room)]:
@@ -65,8 +65,8 @@ class WorkerCache:
     def least_worth_first(self) -> list[Worker]:
         """Return the suspended workers: least recently used first, roots last.
 
-        Among roots, roots of jobs that have run elsewhere since come first, then roots of jobs that have had
-        most of their share.
+        Among roots, roots of jobs that have run on another PE since come first, then roots of jobs that have
+        had most of their share.
         """
         if all(worker.index > 0 for worker in self.workers.values()):
             return list(self.workers.values())
@@ -97,7 +97,7 @@ class WorkerCache:
             worker.volume = volume
 
     def _patience_s(self, worker: Worker) -> float | None:
-        """Return how long to wait for a job that has grown again; None: the job's turn is elsewhere."""
+        """Return how long to wait for a job that has grown again; None: the job's turn is on another PE."""
         if worker.index > 0 or not self._balancer.rotation.is_on:
             return self._config.reuse_patience_s
         is_here = self._balancer.rotation.places.get(worker.job) == self._out.rank
