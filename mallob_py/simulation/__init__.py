@@ -1,4 +1,4 @@
-"""Many PEs in virtual time, from a seed: the very same protocol code as on real ranks."""
+"""Many PEs in virtual time, from a seed, with the same protocol code as on real ranks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Look for no garbage in cycles within the context: a simulation makes little, and looking is slow.
+    """Switch off the search for garbage in cycles: a simulation makes little, and the search is slow.
 
-    Usable as a decorator, and nested.
+    The context is usable as a decorator, too, and can be nested.
     """
     was_enabled = gc.isenabled()
     gc.disable()

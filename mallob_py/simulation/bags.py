@@ -1,9 +1,9 @@
 """Bag jobs in virtual time: workers come and go, die, are stopped, and the result must be exact.
 
-Such a life is data, a `BagPlan`: a tree, times, and events of workers. `draw_plan` makes one from a seed. As
-with plans of clusters (`plan.py`), a plan with a part left out plays like the whole one, as far as that part
-does not matter: all randomness follows from the seed and from what it is about (a worker is named by its
-index and by how many had that seat before).
+The life of such a job is data, a `BagPlan`: a tree, times, and events of workers. `draw_plan` makes a plan
+from a seed. As with plans of clusters (`plan.py`), a plan with a part left out plays like the whole plan
+except where the part matters: each random number follows from the seed and from the thing that it is about (a
+worker is named by its index and by the number of earlier workers on that seat).
 
 The ledgers are the real ones (`kit.bags.ledger`); job trees, messages and processes are simulated. Messages
 take random times, keep their order between two workers, come back if their receiver is gone, and get lost
@@ -56,8 +56,9 @@ class Deed(Enum):
 class Event(msgspec.Struct, frozen=True):
     """One event: the volume becomes `value`, or worker `value` (modulo volume) leaves, dies or stops.
 
-    Or that worker's rank is lost, and a new generation begins (`protocol/succession.py`): the other workers
-    are stopped, messages under way are lost, and the workers go on under new addresses, in old or new places.
+    With CHANGE, the rank of that worker is lost and a new generation begins (`protocol/succession.py`): the
+    other workers are stopped, messages under way are lost, and the workers go on under new addresses, on old
+    or new seats.
     """
 
     at_s: float
@@ -66,7 +67,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Slow(msgspec.Struct, frozen=True, order=True):
-    """Message `number` from one worker to another, each given as index and turn on that seat."""
+    """Message `number` from one worker to another, each worker given as (index, turn on that seat)."""
 
     source: tuple[int, int]
     dest: tuple[int, int]
@@ -74,27 +75,27 @@ class Slow(msgspec.Struct, frozen=True, order=True):
 
 
 class BagPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A job with its events. With `slow`, only these messages take longer than the shortest time."""
+    """A job with its events. With `slow`, all messages except these take the shortest time."""
 
     seed: int
     #: depth of the tree whose nodes are the tasks
     depth: int
     task_s: float
-    #: average delay of messages, most of which take less
+    #: average delay of messages; most messages take less
     delay_s: float
     #: share of returned messages among messages to workers that are gone; the others are lost
     come_back: float = 1.0
     #: share of all messages that get lost
     lost: float = 0.0
-    #: interval of sending the root's state to the client; None: only as the root leaves
+    #: interval of sending the root's state to the client; None: the state is sent only when the root leaves
     checkpoint_s: float | None = None
     settle_s: float = 1.0
-    #: as in `ledger.Bounds`; None: as in production
+    #: values for `ledger.Bounds`; None: those of production
     loan_bytes: int | None = None
     told_bytes_per_s: int | None = None
-    #: whether bags know about how many tasks are left
+    #: whether each bag can estimate the number of its tasks
     is_measured: bool = False
-    #: whether the cheapest way down the tree is sought, instead of counting all nodes
+    #: whether the job is to find the cheapest way down the tree, instead of counting all nodes
     is_search: bool = False
     volume: int
     events: tuple[Event, ...] = ()
@@ -105,7 +106,7 @@ _COMMON_DEEDS = (Deed.VOLUME, Deed.LEAVE, Deed.CRASH, Deed.STOP)
 
 
 def with_changes(plan: BagPlan) -> BagPlan:
-    """Return the life with some changes of generation."""
+    """Return the plan with some changes of generation."""
     choose = random.Random(f"bag changes {plan.seed}")
     last_s = plan.events[-1].at_s if plan.events else 0.1
     changes = (
@@ -117,12 +118,12 @@ def with_changes(plan: BagPlan) -> BagPlan:
 
 
 def as_search(plan: BagPlan) -> BagPlan:
-    """Return the life, with changes, as a search for the cheapest leaf."""
+    """Return the plan, with changes of generation, as a search for the cheapest leaf."""
     return with_changes(msgspec.structs.replace(plan, is_search=True))
 
 
 def with_bounds(plan: BagPlan) -> BagPlan:
-    """Return the life, with changes, with small loans and rare reports of large states."""
+    """Return the plan, with changes of generation, small loans and rare reports of large states."""
     choose = random.Random(f"bag bounds {plan.seed}")
     loan_bytes, told_bytes_per_s = choose.choice((1, 32, 160)), choose.choice((100, 10_000))
     tight = msgspec.structs.replace(plan, loan_bytes=loan_bytes, told_bytes_per_s=told_bytes_per_s)
@@ -158,12 +159,12 @@ def draw_plan(seed: int) -> BagPlan:
 
 
 _CHILDREN = (0, 1, 2, 2, 3)
-#: mean number of nodes of a tree, by the levels below its first node
+#: mean number of nodes of a tree, indexed by the number of levels below the tree's first node
 _EXPECTED = [sum((sum(_CHILDREN) / 5) ** level for level in range(below + 1)) for below in range(64)]
 
 
 class TreeBag(Bag):
-    """Nodes of a random tree: each is (hash, levels below it); a node of hash h has some 0 to 3 children."""
+    """Nodes of a random tree: each is (hash, levels below it); a node has 0 to 3 children, by its hash."""
 
     def __init__(self, nodes: list[tuple[int, int]], is_measured: bool = False) -> None:
         self.nodes = nodes
@@ -215,7 +216,7 @@ def children(value: int, below: int) -> list[tuple[int, int]]:
 class SearchBag(Bag):
     """A search for the cheapest leaf of the same tree: nodes are (hash, levels below, cost of the way there).
 
-    A node costs its hash modulo 64. So nothing below a node is cheaper than the way to it.
+    A node costs its hash modulo 64. So no node is cheaper than a node on the way to it.
     """
 
     counts_vary = True
@@ -261,7 +262,7 @@ class SearchBag(Bag):
 
 
 class SearchWork:
-    """The search as a job: its answer must be the cheapest leaf's cost, found by any worker."""
+    """The search as a job: its answer must be the cost of the cheapest leaf, found by any worker."""
 
     minimizes = True
 
@@ -279,7 +280,7 @@ class SearchWork:
         return one + other
 
     def least(self) -> int:
-        """Return the least cost by examining all nodes."""
+        """Return the smallest cost by examining all nodes."""
         costs, nodes = [], list(self._first)
         while nodes:
             value, below, cost = nodes.pop()
@@ -318,7 +319,7 @@ class TreeWork:
 @dataclass(frozen=True)
 class BagOutcome:
     result: tuple[int, int]
-    #: tasks done in vain
+    #: number of tasks done in vain
     wasted: int
     busy_s: float
     volume_s: float
@@ -333,7 +334,7 @@ class NeverEnds(Exception):
 
 
 class Delivery(NamedTuple):
-    """A message that has arrived, or come back."""
+    """A message that has arrived at its receiver, or come back to its sender."""
 
     sent_s: float
     at_s: float
@@ -348,7 +349,7 @@ class Delivery(NamedTuple):
 
 
 def _name(address: Address) -> str:
-    """Return a worker's name: 3, or 3.1 for the second one on that seat."""
+    """Return a worker's name: 3, or 3.1 for the second worker on seat 3."""
     index, turn = address
     return f"{index}.{turn}" if turn else str(index)
 
@@ -359,7 +360,7 @@ class _Worker:
     index: int
     ledger: Ledger
     is_leaving: bool = False
-    #: end of the present chunk; inf: the worker waits
+    #: end of the present chunk of tasks; inf: the worker waits
     busy_until_s: float = math.inf
     woken_s: float = math.inf
     checkpoint_s: float = math.inf
@@ -368,9 +369,9 @@ class _Worker:
 _CHUNK_TASKS = 8
 _DELIVERIES_KEPT = 40
 _WIDTH_MAX = 150
-#: time after the last event: silent borrowers of silent borrowers are given up one after the other
+#: time granted after the last event: chains of silent borrowers are given up one after the other
 _REST_S = 2000.0
-#: purposes of random numbers from a plan
+#: purposes for which random numbers are derived from a plan
 _LEDGER, _BACK, _AGAIN, _LOST, _DELAY, _WHICH, _CHANGED = range(7)
 _GRACE_S = 1.0
 _EVENT, _ARRIVAL, _WAKE, _END_OF_GRACE = range(4)
@@ -381,10 +382,10 @@ class BagCluster:
 
     def __init__(self, plan: BagPlan, is_logged: bool = False) -> None:
         self.plan = plan
-        #: logs of workers' books, by worker
+        #: logs of workers' books, a list per worker
         self.logs: list[list[Entry]] | None = [] if is_logged else None
         tree = TreeWork(plan.seed, plan.depth, plan.is_measured)
-        #: bound on the tasks of a search, with any workers
+        #: (number of tasks, sum of their hashes); a search does at most this number of tasks
         self._expected = tree.expected()
         search = SearchWork(plan.seed, plan.depth)
         self._least = search.least() if plan.is_search else None
@@ -392,14 +393,14 @@ class BagCluster:
         self.now = 0.0
         self._queue: list[tuple[float, int, int, object]] = []
         self._count = 0
-        #: present worker of each seat
+        #: index of a seat -> its present worker
         self._seats: dict[int, _Worker] = {}
         self._workers: dict[Address, _Worker] = {}
         self._stopped: list[_Worker] = []
         self._last_arrival: dict[tuple[Address, Address], float] = {}
         self._sent: dict[tuple[Address, Address], int] = {}
         self._slow = None if plan.slow is None else frozenset(plan.slow)
-        #: number of workers that each seat has had
+        #: index of a seat -> number of workers that it has had
         self._turns: dict[int, int] = {}
         self._volume = 0
         self._checkpoint: bytes | None = None
@@ -431,16 +432,16 @@ class BagCluster:
         if self._least is not None:
             best = root.ledger.books.best
             if best is None or best[0] != self._least:
-                raise WrongResult(f"the cheapest leaf is said to be {best}, and costs {self._least}")
+                raise WrongResult(f"the search found {best}, but the cheapest leaf costs {self._least}")
             result = best
         found = (int(result[0]), int(result[1]))
         wasted, told = self._done - self._expected[0], root.ledger.books.wasted_in_all()
         if self._least is not None:
             wasted, told = self._done - root.ledger.books.done(), root.ledger.books.wasted_in_all()
         elif found != self._expected:
-            raise WrongResult(f"{found}, the count of tasks and their sum, should be {self._expected}")
+            raise WrongResult(f"the result (tasks, sum) is {found}, not {self._expected}")
         if told > wasted:
-            raise WrongResult(f"{told} tasks are said to be in vain, and {wasted} are")
+            raise WrongResult(f"the books tell of {told} tasks done in vain, but only {wasted} were")
         return BagOutcome(found, wasted, self._busy_s, self._volume_s)
 
     def _do(self, kind: int, what: object) -> None:
@@ -676,10 +677,10 @@ def schedule_of(plan: BagPlan) -> str:
     lines = [", ".join(f"{name} {getattr(plan, name)}" for name in names), "events:"]
     lines += [f"  {event.at_s:.6f}   {event.deed.value} {event.value}" for event in plan.events]
     if plan.slow is not None:
-        lines.append(f"messages take no time but {len(plan.slow)}, with a * below")
+        lines.append(f"messages take no time, except {len(plan.slow)}, marked by * below")
     slow = frozenset(plan.slow or ())
     lines.append(
-        "the last deliveries but of requests (from index to index; 3.1 is the second one on seat 3):"
+        "the last deliveries, without requests (from index to index; 3.1: the second worker on seat 3):"
     )
     lines += [f"{'*' if each.slow in slow else ' '} {each}" for each in cluster.deliveries]
     lines.append("it ends well" if failure is None else f"failure at {failure.at_s:.6f}: {failure.kind}")

@@ -1,6 +1,6 @@
-"""The invariants of a quiescent cluster: fair, gapless, linked, nothing left over.
+"""The invariants of a quiescent cluster: fair volumes, gapless and linked trees, nothing left over.
 
-Fair means by capacity: C1 and C2 (P 2.3) hold for the sum of all ranks' capacities, which is
+Volumes are fair by capacity: C1 and C2 (P 2.3) hold for the sum of all ranks' capacities, which is
 the number of PEs, and no rank runs more workers than its capacity.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: the present PEs with their places
 Present: TypeAlias = Sequence[tuple[int, PE]]
 
-#: states of a worker in a tree, at rest
+#: states in which a worker in a tree may be while the cluster rests
 _AT_REST = (WorkerState.RUNNING, WorkerState.PAUSED, WorkerState.DEAD)
 
 
@@ -90,7 +90,7 @@ def _check_volumes(cluster: Cluster, present: Present, live: set[int]) -> dict[i
 
 
 def _check_rotation(volumes: dict[int, int], shares: dict[int, float]) -> None:
-    """Check that a job has its share, rounded down or up, at any moment."""
+    """Check that each job always has its share, rounded down or up."""
     for job, share in shares.items():
         rounded = math.floor(share + 1e-9), math.ceil(share - 1e-9)
         assert volumes[job] in rounded, f"job {job} has {volumes[job]} PEs, its share is {share}"
@@ -150,9 +150,9 @@ def _check_capacities(cluster: Cluster, present: Present, volumes: dict[int, int
 
 
 def _check_idle(present: Present) -> None:
-    """Check that the tree's root knows exactly the idle PEs, and no open request that is still wanted.
+    """Check that the tree's root knows exactly the idle PEs, and no open request that is not wanted any more.
 
-    Without idle PEs, a request without a taker may have outlived its parent: it waits for the next idle PE or
+    Without idle PEs, a request that found none may have outlived its parent: it waits for the next idle PE or
     epoch. All trees are whole (`_check_trees`), so no other request is open.
     """
     idle = sum(pe.workers.active is None for _, pe in present)

@@ -1,10 +1,10 @@
-"""A cluster of ranks in virtual time: each is the `Node` that runs in production; here are its hands.
+"""A cluster of ranks in virtual time. Each rank is the `Node` of production; this file executes its effects.
 
-Ranks are lost, hang, leave and join (`protocol/generation.py`, `joining.py`). Each PE has a *place*, for
-life: its rank's address, and the same one there in all generations. `pes`, `processes`, `tell` and reports
-use places; messages use the PEs' numbers in their generation.
+Ranks are lost, hang, leave and join (`protocol/generation.py`, `joining.py`). Each PE has a *place* for life:
+the place belongs to its rank's address, and stays the same in all generations. `pes`, `processes`, `tell` and
+reports use places; messages use the PEs' numbers in their generation.
 
-Users' deeds (`submit`, `interrupt`, answers, crashes, ranks that come and go) come from outside by `at`. All
+Users' deeds (`submit`, `interrupt`, answers, crashes, ranks that come and go) are fed in by `at`. All
 events follow from the seed, so any run can be replayed. At a quiescent moment, with nothing in flight and no
 protocol timer running, `check.check_invariants` must hold; `run` can call it then.
 """
@@ -49,7 +49,7 @@ Observer = Callable[[float, int, str, dict[str, Any]], None]
 
 
 class _Rank:
-    """The hands of one rank. `places` are those of its PEs; `node` is None until it is a member."""
+    """The simulator's part of one rank. `places`: places of its PEs; `node`: None until it is a member."""
 
     def __init__(self, address: int, places: range, node: Node | None = None) -> None:
         self.address = address
@@ -62,30 +62,30 @@ class _Rank:
         self.is_over = False
         #: whether the rank is neither gone, over nor hung
         self.is_awake = True
-        #: whether a user has ordered that it leaves
+        #: whether a user has ordered the rank to leave
         self.is_to_leave = False
-        #: events for a hanging rank, handled when it wakes up
+        #: events for a hanging rank, handled as soon as it goes on
         self.asleep: list[Callable[[], None]] = []
-        #: events that a halted rank leaves waiting, as it serves only the change
+        #: events that wait while the rank is halted and handles only the change
         self.waiting: list[Callable[[], None]] = []
-        #: whether a generation begins, until the first effects of its PEs are executed
+        #: whether a generation has begun and the first effects of its PEs are not executed yet
         self.begins = False
         #: messages that arrived for the member before the newcomer was one
         self.early: list[rank_stimuli.Said] = []
-        #: ranks that are no founders and that it can reach
+        #: ranks that the rank can reach although they are no founders
         self.known: set[int] = set()
         self.halted_s = math.inf
-        #: if it drains: the deadline, the rank that must hear when it is empty, and whether that rank has
-        #: heard
+        #: if the rank drains: the deadline, the rank that must hear when the draining rank is empty, and
+        #: whether it has heard
         self.drains_until_s = -math.inf
         self.drains_for = address
         self.has_drained = False
-        #: number of messages among its PEs so far, which keep its loop busy
+        #: number of messages among the rank's PEs so far, which keep its loop busy
         self.local_messages = 0
 
     @property
     def generation(self) -> Generation | None:
-        """The generation of its PEs."""
+        """The generation of the rank's PEs."""
         return None if self.node is None else self.node.present
 
     @property
@@ -95,7 +95,7 @@ class _Rank:
         return frozenset() if self.newcomer is None else frozenset(self.newcomer.membership.lost)
 
     def hears_of(self, address: int) -> bool:
-        """Tell whether it would hear from that rank."""
+        """Tell whether the rank would hear from that address."""
         if address in self.lost:
             return False
         if self.newcomer is not None and self.node is None:
@@ -107,8 +107,8 @@ class _Rank:
 class Cluster(Network):
     """Nodes of `size` PEs, their network, their processes and their users' folders.
 
-    `observe(now, place, event, fields)` gets logged events. `capacities`: PEs of each rank; by default each
-    PE is a rank. Ranks are on `hosts` hosts, one after the other. `detect_s`: silence after which another
+    `observe(now, place, event, fields)` gets logged events. `capacities`: number of PEs of each rank; by
+    default each PE is a rank. Ranks are on `hosts` hosts, in turn. `detect_s`: silence after which another
     rank looks; `patience_s`: as in `Membership`. `is_congested`: whether messages to workers of a hanging
     rank come back.
     """
@@ -135,7 +135,7 @@ class Cluster(Network):
         self._detect_s = detect_s
         self._patience_s = patience_s
         self._is_congested = is_congested
-        #: whether a user has ordered the end
+        #: whether a user has ordered all ranks to end
         self.is_ending = False
         self.logs: deque[tuple[float, int, str, dict[str, Any]]] = deque(maxlen=200_000)
         self.observe = observe or (lambda *event: self.logs.append(event))
@@ -151,7 +151,7 @@ class Cluster(Network):
         founders = {address: _peer(address, self._hosts) for address in range(self._founders)}
         origin = _origin(self.placement.capacities, founders)
         self._tables = Tables(self.placement.capacities, self.config, are_shared=True)
-        #: places of the PEs, by generation
+        #: g -> places of the PEs of that generation
         self._places: dict[int, list[int]] = {self._tables.first.g: list(range(size))}
         self.pes: list[PE] = []
         self._ranks: list[_Rank] = []
@@ -166,7 +166,7 @@ class Cluster(Network):
     # --- users' deeds ------------------------------------------------------------------------------
 
     def submit(self, job: int, rank: int = 0, leaves: bool = False, **parameters: Any) -> None:
-        """Bring a job to the folder of the rank at this place. `leaves`: its workers leave in order."""
+        """Bring a job to the folder of the rank at place `rank`. `leaves`: its workers leave in order."""
         if leaves:
             self.processes.orderly.add(job)
         self.folders.submit(job, rank, parameters)
@@ -185,7 +185,7 @@ class Cluster(Network):
 
     @property
     def submitted(self) -> dict[int, int]:
-        """The place of each job's client."""
+        """job -> place of its client"""
         return self.folders.submitted
 
     @property
@@ -233,7 +233,7 @@ class Cluster(Network):
         return [rank.address for rank in ranks if not rank.is_to_leave and rank.drains_until_s == -math.inf]
 
     def newcomers_awake(self) -> list[int]:
-        """Return the ranks on their way to be members."""
+        """Return the addresses of ranks that are on their way to be members."""
         return [rank.address for rank in self._ranks if rank.is_awake and rank.node is None]
 
     def serving(self) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -257,19 +257,19 @@ class Cluster(Network):
         self._look_for_later(address)
 
     def hang(self, address: int, for_s: float) -> None:
-        """Stop the rank's process for a time; its workers do not hang."""
+        """Stop the rank's process for a time; its workers go on."""
         rank = self._ranks[address]
         rank.is_awake = False
         self.later(for_s, lambda: self._wake_up(rank))
         self._look_for_later(address)
 
     def leave(self, address: int, asked: int) -> None:
-        """Order, at rank `asked`, that the rank leaves, whatever gets lost."""
+        """Order at rank `asked` that the rank leaves, even if work gets lost."""
         self._ranks[address].is_to_leave = True
         self.tell_rank(asked, Ordered(leaves=(address,)))
 
     def drain(self, address: int, grace_s: float, asked: int | None = None) -> None:
-        """Order, at rank `asked` or the rank itself, that the rank drains.
+        """Order the rank to drain. The order is given at rank `asked`, or at the rank itself if it is None.
 
         A draining rank starts nothing new, and leaves when it is empty, or after the grace.
         """
@@ -280,13 +280,13 @@ class Cluster(Network):
         self._leave_if_drained(rank)
 
     def accuse(self, address: int, by: int) -> None:
-        """Have a rank take a healthy rank as lost; the healthy rank must end when it hears of that."""
+        """Have rank `by` take a healthy rank as lost; the healthy rank must end when it hears so."""
         self._ranks[address].is_to_leave = True
         self.tell_rank(by, rank_stimuli.RankLost(address, "is silent"))
         self.later(self._detect_s, lambda: self._speak(self._ranks[address]))
 
     def end(self, asked: int) -> None:
-        """Order, at a rank heard by all, that all ranks end."""
+        """Order all ranks to end; the order is given at a rank that all others hear."""
         if staying := self.members_staying():
             self.is_ending = True
             self.tell_rank(asked if asked in staying else staying[0], rank_stimuli.EndWanted())
@@ -304,7 +304,7 @@ class Cluster(Network):
 
     def _have_drain(self, rank: _Rank) -> None:
         rank.has_drained = False
-        if not self.is_there(rank.drains_for):  # the order's folder is taken over
+        if not self.is_there(rank.drains_for):  # another rank takes over the folder with the order
             rank.drains_for = rank.address
         self.tell_rank(rank.drains_for, rank_stimuli.DrainWanted(rank.address, rank.drains_until_s))
 
@@ -316,12 +316,12 @@ class Cluster(Network):
         elif rank.is_awake and len(awake) > 1 and (rank.has_drained or self.now >= rank.drains_until_s):
             asked = min(awake, key=lambda one: mixed(self.seed, rank.address, one))
             self.tell_rank(asked, Ordered(leaves=(rank.address,)))
-            self.later(self._patience_s, lambda: self._leave_if_drained(rank))  # the asked rank may be lost
+            self.later(self._patience_s, lambda: self._leave_if_drained(rank))  # rank `asked` may be lost
         else:
             self.later(self._detect_s, lambda: self._leave_if_drained(rank))
 
     def _start_ranks(self, new: list[_Rank], asked: int) -> None:
-        """Start newcomers; one rank at a time does so, without knowledge of a lost rank's newcomers."""
+        """Start newcomers. Only one rank at a time does so, and no rank knows a lost rank's newcomers."""
         awake = self.members_awake()
         if self.is_ending or not any(rank.node is not None and not rank.is_gone for rank in self._ranks):
             for rank in new:
@@ -365,8 +365,8 @@ class Cluster(Network):
     def _speak(self, rank: _Rank) -> None:
         """Have a rank that has slept send beats to the members it knows, until it hears its fate.
 
-        If all ranks that know both generations are gone, the ranks of the earlier one end. Real ranks never
-        get there: all know the founders, and without founders the other ranks end.
+        If all ranks that know both generations are gone, the ranks of the earlier generation end. Real ranks
+        never need this rule: all know the founders, and if no founder is left, the other ranks end.
         """
         present = rank.generation
         if not rank.is_awake or present is None:
@@ -405,7 +405,7 @@ class Cluster(Network):
         self.later(self._detect_s, lambda: self._look_for(address))
 
     def _look_for(self, address: int) -> None:
-        """Have a rank notice the silence of a rank that it would hear from."""
+        """Have some rank notice the silence of this rank, if any rank would hear from it."""
         if self._ranks[address].is_awake:
             return
         present = [one for one in self._ranks if not (one.is_gone or one.is_over)]
@@ -433,7 +433,7 @@ class Cluster(Network):
         self.tell_rank(loop, rank_stimuli.TimeCame())
 
     def tell(self, place: int, stimulus: stimuli.AnyStimulus) -> None:
-        """Pass a stimulus to a PE, unless its rank is gone."""
+        """Pass a stimulus to a PE, at once or when its rank serves again; drop it if the rank is gone."""
         rank = self._ranks[self._loop_of[place]]
         if not rank.is_awake:
             if not rank.is_gone:
@@ -446,7 +446,7 @@ class Cluster(Network):
             self.tell_rank(rank.address, rank_stimuli.ToPE(place - rank.places[0], stimulus))
 
     def tell_rank(self, address: int, stimulus: rank_stimuli.AnyRankStimulus) -> None:
-        """Tell a rank a stimulus, and carry out the consequences."""
+        """Hand a rank a stimulus, and execute the effects."""
         rank = self._ranks[address]
         if not rank.is_awake:
             if not rank.is_gone:
@@ -550,14 +550,14 @@ class Cluster(Network):
             self._places[after.g] = [
                 place for address in after.members for place in self._ranks[address].places
             ]
-            # Some ranks may begin a generation late that others have left.
+            # Some ranks may begin a generation late, when others have left it already.
             self.size = len(self._places[max(self._places)])
             self.folders.resize()
         assert rank.node is not None
         self.pes[rank.places[0] : rank.places[-1] + 1] = rank.node.pes
 
     def _go_on(self, rank: _Rank) -> None:
-        """Have a rank's loop serve everything again."""
+        """Have a rank's loop handle all waiting events, since its generation has begun."""
         self.folders.inherit(self.addresses())
         for drains in self._ranks:
             if drains.drains_until_s > -math.inf and rank.address in (drains.address, drains.drains_for):
@@ -657,9 +657,9 @@ class Cluster(Network):
         )
 
     def check_generations(self) -> None:
-        """Check that exactly the live ranks are in one generation, and all folders have a holder.
+        """Check that all live ranks, and no others, are in one generation, and all folders have a holder.
 
-        If all must end, check that they have.
+        If all ranks must end, check instead that they have ended.
         """
         if self.is_ending:
             left = [rank.address for rank in self._ranks if not (rank.is_gone or rank.is_over)]
@@ -676,9 +676,9 @@ class Cluster(Network):
 
 
 def _ends_a_process(rank: _Rank) -> bool:
-    """Tell whether the beginning of a generation, which a `Note` concludes, ends a process.
+    """Tell whether the beginning of a generation (its effects up to a `Note`) ends a process.
 
-    A single PE is in its first epoch at once, in which jobs may end.
+    A single PE comes to its first epoch at once, and jobs may end in that epoch.
     """
     assert rank.node is not None
     for effect in rank.node.effects:
@@ -702,7 +702,7 @@ def _origin(capacities: tuple[int, ...], peers: Mapping[int, rank_messages.Peer]
 
 
 def _peer(address: int, hosts: int) -> rank_messages.Peer:
-    """Return a rank as known to others."""
+    """Return a rank's description for other ranks."""
     return rank_messages.Peer(
         address,
         address % hosts,

@@ -1,4 +1,4 @@
-"""Delays in a simulated cluster: from one random stream, or each from its own hash.
+"""Delays in a simulated cluster, all drawn from one random stream or each from its own hash.
 
 `RandomDelays` draw one number after the other: simple, and fit for scripts. With `HashedDelays` the n-th
 message between two ranks takes a time that follows from the seed, the two ranks and n alone. So a plan with a
@@ -28,9 +28,9 @@ _DRAWN_AT_ONCE = 1 << 16
 class Delays(Protocol):
     """The seconds that each message, process start and fetch of a description takes.
 
-    `handling_s`: a rank's event loop is busy with one message (or tick); `sending_s`: more for each message
-    sent. A message between PEs of one rank does not leave it: its loop is busy with that for `local_s` and
-    both of the others.
+    `handling_s`: time for which a rank's event loop is busy with one message (or tick); `sending_s`: further
+    time for each message sent. A message between PEs of one rank does not leave the rank: its loop is busy
+    with the message for `local_s` and both other times.
     """
 
     @property
@@ -51,12 +51,12 @@ class Delays(Protocol):
     def fetch_s(self, rank: int) -> float: ...
 
     def slowness(self, rank: int) -> float:
-        """Return the factor by which `rank`, the process, handles messages slower than others."""
+        """Return the factor by which process `rank` handles messages more slowly than others."""
         ...
 
 
 class InfinitelyFast:
-    """The common part of delays that test orders of events, not speed."""
+    """The common part of delays for tests of the order of events, not of speed."""
 
     handling_s = 0.0
     sending_s = 0.0
@@ -72,7 +72,7 @@ class InfinitelyFast:
 class DelayRanges(msgspec.Struct, frozen=True, kw_only=True):
     """The shortest and the longest delay of each kind, in seconds.
 
-    With `skew` 1 all delays between are equally likely; with a larger one most are short.
+    With `skew` 1 all delays between the two are equally likely; with a larger `skew` most delays are short.
     """
 
     message_s: tuple[float, float] = (20e-6, 500e-6)
@@ -108,7 +108,7 @@ class RandomDelays(InfinitelyFast):
 
 
 class What(Enum):
-    """The kinds of things that take time."""
+    """The kinds of delayed events."""
 
     MESSAGE = "message"
     START = "start"
@@ -116,7 +116,7 @@ class What(Enum):
 
 
 class Delayed(NamedTuple):
-    """The delayed thing of this `number` and kind between two ranks (a start or a fetch: at one rank)."""
+    """Delayed event `number` of kind `what` between two ranks (a start or a fetch: `source` is `dest`)."""
 
     what: What
     source: int
@@ -125,7 +125,7 @@ class Delayed(NamedTuple):
 
 
 class _Stream:
-    """The delays of one kind between two ranks: the hash of what they have in common, and their number."""
+    """The delays of one kind between two ranks: a common hash, and the number of the next delay."""
 
     __slots__ = ("number", "state")
 
@@ -137,7 +137,7 @@ class _Stream:
 class HashedDelays(InfinitelyFast):
     """Delays that follow from the seed and from what is delayed.
 
-    If `special` is given, all other things take the shortest time.
+    If `special` is given, all other events take the shortest time.
     """
 
     def __init__(self, seed: int, ranges: DelayRanges, special: Collection[Delayed] | None = None) -> None:
@@ -151,13 +151,13 @@ class HashedDelays(InfinitelyFast):
         }
         self._message_code, (self._message_s, longest_s) = self._ranges[What.MESSAGE]
         self._message_range_s = longest_s - self._message_s
-        #: by code of a kind, and two ranks
+        #: (code of a kind, source, destination) -> stream
         self._streams: dict[tuple[int, int, int], _Stream] = {}
 
     def message_s(self, source: int, dest: int) -> float:
         if self._special is not None:
             return self._next(What.MESSAGE, source, dest)
-        # As `_next`, in place, since this is done for each message.
+        # The same as `_next`, written out here, since this is done for each message.
         key = self._message_code, source, dest
         stream = self._streams.get(key)
         if stream is None:
@@ -183,7 +183,7 @@ class HashedDelays(InfinitelyFast):
         return stream
 
     def delay_s(self, what: What, source: int, dest: int, number: int) -> float:
-        """Return a delay, begun or not."""
+        """Return a delay, whether it has been used yet or not."""
         code, (shortest_s, longest_s) = self._ranges[what]
         if self._special is not None and (what, source, dest, number) not in self._special:
             return shortest_s
@@ -201,7 +201,7 @@ class HashedDelays(InfinitelyFast):
 
 
 def mixed(*numbers: int) -> int:
-    """Return 64 bits that look random and follow from these numbers in this order."""
+    """Return 64 bits that look random and follow from these numbers in their order."""
     state = 0
     for number in numbers:
         state = splitmix64(state + number)
@@ -209,9 +209,9 @@ def mixed(*numbers: int) -> int:
 
 
 class NetworkModel:
-    """`Delays` by a setting. Random numbers are drawn in bulk and used one after another.
+    """`Delays` from a setting. Random numbers are drawn in bulk and used one after another.
 
-    A slow rank is slow with all its PEs.
+    If a rank is slow, all its PEs are slow.
     """
 
     def __init__(self, setting: Setting) -> None:

@@ -1,8 +1,8 @@
-"""Clients' desks in virtual time: each is the `DeskMachine` that runs in production; here are its hands.
+"""Clients' desks in virtual time. Each is the `DeskMachine` of production; this file executes its orders.
 
 Each folder has a desk while its holder lives. The folder's journal, replies and checkpoints outlive the desk:
-the heir's desk takes up all jobs without a reply. While a folder's disk is full, replies wait there in order,
-and are lost with the holder.
+the heir's desk takes up all jobs without a reply. While a folder's disk is full, replies wait in order, and
+are lost if the holder is lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOOK_AGAIN_S = 0.001
 
 
 class DeskPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The setting of all desks, and the rules for users. `residents`: for each PE."""
+    """The setting of all desks, and the rules for users. `residents`: number for each PE."""
 
     window: int = 0
     residents: int | None = None
@@ -49,9 +49,9 @@ class DeskPlan(msgspec.Struct, frozen=True, kw_only=True):
 class FileTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a job file that concern the desk.
 
-    `after`, `needs`: jobs that must end before, with any outcome or with a result. `precursor`: the revision
-    before, 0: none. `reads_s`: time to read the input; `stalls`: whether it comes after a pause.
-    `is_lasting`: whether it cannot begin anew.
+    `after`, `needs`: jobs that must end before, with any outcome or with a result. `precursor`: the job of
+    the revision before; 0: none. `reads_s`: time to read the input; `stalls`: whether reading stalls after a
+    third of this time. `is_lasting`: whether the job cannot begin anew.
     """
 
     user: str = "u"
@@ -69,7 +69,7 @@ def identity_of(job: int) -> str:
 
 
 class Desk:
-    """The desk of one folder, and the hands of its machine."""
+    """The desk of one folder; it executes what its machine orders."""
 
     def __init__(self, folders: DeskFolders, folder: int, place: int) -> None:
         self.folders = folders
@@ -89,7 +89,7 @@ class Desk:
             DeskSetting(ranks.size, config.ageing_s, plan.residents, plan.window),
         )
         self.is_gone = False
-        #: jobs whose input is there
+        #: jobs whose input has been read
         self._read: set[int] = set()
         self._turn_s: float | None = None
 
@@ -238,14 +238,14 @@ class Desk:
 
 
 class DeskFolders(Folders):
-    """Folders whose jobs are files, which desks take in, hold, line up and begin."""
+    """Folders whose jobs are files: desks take them in, hold them, line them up and begin them."""
 
     def __init__(self, ranks: Ranks, plan: DeskPlan) -> None:
         super().__init__(ranks)
         self.plan = plan
         self.files: dict[int, FileTerms] = {}
         self._desks: dict[int, Desk] = {}
-        #: by folder: when its disk is writable again, and the waiting replies
+        #: by folder: time from which its disk is writable, and its waiting replies
         self._full_until_s: dict[int, float] = {}
         self._unwritten: dict[int, list[JobEnded]] = {}
 
@@ -273,7 +273,7 @@ class DeskFolders(Folders):
         self._tell_of_world(set())
 
     def _tell_of_world(self, moved: set[int]) -> None:
-        """Tell all desks the number of PEs, and the folders whose clients begin anew."""
+        """Tell all desks the number of PEs, and which folders' clients begin anew (`moved`)."""
         for folder, desk in self._desks.items():
             desk.machine.resize(self.ranks.size, moved - {folder})
             desk.wake()
@@ -303,7 +303,7 @@ class DeskFolders(Folders):
             self.ranks.later(until_s - self.ranks.now, partial(self._write, desk))
 
     def answer(self, desk: Desk, job: int, outcome: Outcome, reason: str) -> None:
-        """Write the reply of a job that was never live."""
+        """Write the reply to a job that was never live."""
         self.reply(desk, JobEnded(job, outcome, None, reason, JobStats(None, None, None, 0.0, 0.0, 0.0, 0)))
 
     def _write(self, desk: Desk) -> None:
@@ -321,12 +321,12 @@ class DeskFolders(Folders):
             self.ended[job] = ended
 
     def _is_answered(self, other: int, ended: JobEnded) -> bool:
-        """Tell whether job `other` was answered, or the job that waited for it `ended` early."""
+        """Tell whether job `other` was answered, or the job that waited for it has ended early (`ended`)."""
         is_early = ended.outcome is not Outcome.RESULT or ended.stats.started_s is None
         return is_early or other in self.ended
 
     def is_over(self, job: int, desk: Desk) -> bool:
-        """Tell whether a job has a reply, or one that waits for the disk."""
+        """Tell whether a job has a reply, maybe one that waits for the disk."""
         return job in self.ended or any(one.job == job for one in self._unwritten.get(desk.folder, ()))
 
     # --- desks that come and go --------------------------------------------------------------------------

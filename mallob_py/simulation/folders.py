@@ -1,7 +1,7 @@
 """Folders of jobs: one for each rank that has ever been.
 
-A folder has one holder at a time, first its own rank. When the holder is gone, its heir takes the folder
-over, and submits all jobs without a reply.
+A folder has one holder at a time, at first its own rank. When the holder is gone, its heir takes over the
+folder and submits all jobs without a reply.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Ranks(Protocol):
 
 
 def submission(job: int, parameters: Mapping[str, Any]) -> JobSubmitted:
-    """Return a job's submission; every other job's description is in messages."""
+    """Return a job's submission; each second job's description is small enough for messages."""
     description = Description(10, b"x" * 10 if job % 2 else None)
     return JobSubmitted(job, JobParameters(**parameters), description)
 
@@ -57,19 +57,19 @@ class Folders:
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
-        #: holder of each folder, if not its own rank
+        #: folder -> holder, unless the holder is the folder's own rank
         self._holders: dict[int, int] = {}
-        #: folder and submission of each job
+        #: job -> (folder, submission)
         self._journal: dict[int, tuple[int, JobSubmitted]] = {}
         self._interrupted: set[int] = set()
-        #: place of each job's client
+        #: job -> place of its client
         self.submitted: dict[int, int] = {}
         self.ended: dict[int, JobEnded] = {}
         #: last checkpoints kept by clients
         self.saved: dict[int, bytes] = {}
         #: number of times that jobs were given up for a while
         self.given_up = 0
-        #: jobs whose ends were lost with their clients, before any reply could be seen
+        #: jobs whose ends were lost with their clients before any reply was written
         self.lost_ends: set[int] = set()
 
     def submit(self, job: int, place: int, parameters: Mapping[str, Any]) -> None:
@@ -92,7 +92,7 @@ class Folders:
 
     @property
     def open(self) -> set[int]:
-        """The jobs handed in and without a reply."""
+        """The jobs that were handed in and have no reply."""
         return self._journal.keys() - self.ended.keys()
 
     def at_desks(self) -> set[int]:
@@ -117,9 +117,9 @@ class Folders:
         self.ended[job] = ended
 
     def _submit_again(self, it: JobGivenUp) -> None:
-        """Submit again a job that was given up, with its use and checkpoint."""
+        """Submit a job that was given up once more, with its former use and checkpoint."""
         folder, former = self._journal[it.job]
-        if not self.ranks.is_present(self._holder_of(folder)):  # the folder's heir hands the job in
+        if not self.ranks.is_present(self._holder_of(folder)):  # the folder's heir submits the job
             return
         if it.job in self.ended or it.job in self.ranks.pes[self.submitted[it.job]].client.jobs:
             return
@@ -131,7 +131,7 @@ class Folders:
             self.ranks.tell(self.submitted[it.job], JobInterrupted(it.job))
 
     def inherit(self, ranks: Iterable[int]) -> None:
-        """Have heirs take over folders of these ranks whose holders are gone, if the heirs know of it."""
+        """Have heirs take over those folders whose holders are gone, if the heirs know that they are gone."""
         for folder in ranks:
             holder = self._holder_of(folder)
             if self.ranks.is_present(holder):
@@ -145,12 +145,12 @@ class Folders:
                     break
 
     def check(self, ranks: Iterable[int], members: tuple[int, ...]) -> None:
-        """Check that all folders have a holder."""
+        """Check that a member holds each folder."""
         for folder in ranks:
             assert self._holder_of(folder) in members, f"the folder of rank {folder} has been left alone"
 
     def _hand_in(self, job: int) -> None:
-        """Have the holder of the job's folder submit it; if the holder is gone, its heir will."""
+        """Have the holder of the job's folder submit the job; if the holder is gone, its heir will."""
         folder, submitted = self._journal[job]
         holder = self._holder_of(folder)
         if not self.ranks.is_present(holder):

@@ -1,12 +1,12 @@
 """Play random plans until told to stop; shrink every kind of failure and print it.
 
 python -m mallob_py.simulation.fuzz --seconds 60        as many seeds as fit
-python -m mallob_py.simulation.fuzz --seed 4711         this seed: passes, or is shrunk and told
+python -m mallob_py.simulation.fuzz --seed 4711         this seed; a failure is shrunk and described
 python -m mallob_py.simulation.fuzz --bags              lives of bag jobs instead of clusters
-python -m mallob_py.simulation.fuzz --replay FILE       a shrunk plan, told with its traceback
+python -m mallob_py.simulation.fuzz --replay FILE       a shrunk plan, described with its traceback
 
-What is played are lives of clusters or, with `--bags`, of bag jobs (`lives.py`); a failure is shrunk as
-`shrinking.py` says.
+The plans are lives of clusters or, with `--bags`, lives of bag jobs (`lives.py`); `shrinking.py` tells how a
+failure is shrunk.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def tell(found: Found, folder: Path, seconds_max: float, lives: Lives[Any] = CLU
 
 
 class _Fuzz:
-    """The player of seeds on all cores; meanwhile, failures of a new kind are shrunk on one core."""
+    """Plays seeds on all cores; meanwhile one core shrinks failures of each new kind."""
 
     def __init__(self, pool: Any, options: argparse.Namespace) -> None:
         self._pool = pool
@@ -81,7 +81,7 @@ class _Fuzz:
         self._results: queue.Queue[list[Found | None] | str | BaseException] = queue.Queue()
         self._under_way = 0
         self._shrinking = 0
-        #: seeds by kind of failure
+        #: kind of failure -> seeds
         self._kinds: dict[str, list[int]] = {}
         self._began_s = self._told_s = time.monotonic()
         self.next_seed: int = options.first
@@ -89,7 +89,7 @@ class _Fuzz:
         self.failed = 0
 
     def run(self) -> None:
-        """Play until the time is over or there are many failures; wait for seeds under way."""
+        """Play until the time is over or there are many failures; then wait for seeds under way."""
         deadline_s = self._began_s + self._options.seconds
         while True:
             goes_on = time.monotonic() < deadline_s and self.failed < _FAILURES_MAX
@@ -187,7 +187,7 @@ def replay_seed(seed: int, folder: Path, shrink_seconds: float, lives: Lives[Any
 
 
 def replay_file(path: Path) -> int:
-    """Play a plan, or stimuli of a real run, from a file and report."""
+    """Play a plan, or the stimuli of a real run, from a file, and report what happens."""
     try:
         return replay(path)
     except ReplayError as error:
@@ -199,14 +199,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--bags", action="store_true", help="lives of bag jobs, not of clusters")
+    parser.add_argument("--bags", action="store_true", help="play lives of bag jobs, not of clusters")
     parser.add_argument("--seconds", type=float, default=60.0, help="stop after this time")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
     parser.add_argument("--first", type=int, default=0, help="seed to begin with")
     parser.add_argument("--seed", type=int, help="play this one seed")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="play the plan in this file")
     parser.add_argument("--folder", type=Path, default=Path(), help="where shrunk plans are written")
-    parser.add_argument("--shrink-seconds", type=float, default=60.0, help="for each kind of failure")
+    parser.add_argument("--shrink-seconds", type=float, default=60.0, help="time per kind of failure")
     options = parser.parse_args()
     if options.replay is not None:
         return replay_file(options.replay)

@@ -16,7 +16,7 @@ from mallob_py.simulation.delays import Delayed, What, mixed
 from mallob_py.simulation.plan import AnyDeed, Breakdown, Demand, DiskFills, File, Plan, Submit
 from mallob_py.simulation.shrinking import AnyPlan, Failure, Shrinker, Shrunk, minimal, nearer_to
 
-#: period of lives with changes of ranks, and of those with rarer changes
+#: one of this number of lives has changes of ranks, and one has rarer changes
 _CHANGES_EVERY = 3
 _SIZES_TRIED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 24, 32, 48, 64, 128)
 
@@ -26,20 +26,20 @@ class Lives(Generic[AnyPlan]):
     """One kind of lives, with its plans and its player."""
 
     plan: type[AnyPlan]
-    #: the whole plan of a seed, and variants of it
+    #: yields the whole plan of a seed, and variants of this plan
     plans_of: Callable[[int], Iterator[AnyPlan]]
     #: plays a plan to its end, or to a failure
     failure_of: Callable[[AnyPlan], Failure | None]
     shrinker: type[Shrinker[AnyPlan]]
-    #: a plan's size in a few words
+    #: describes a plan's size in a few words
     size_of: Callable[[AnyPlan], str]
     #: plays a plan and describes its events up to the failure
     schedule_of: Callable[[AnyPlan], str]
-    #: options by which commands play these
+    #: options with which commands play this kind of lives
     options: str = ""
 
     def shrink(self, plan: AnyPlan, failure: Failure, seconds_max: float = 60.0) -> Shrunk[AnyPlan]:
-        """Return a small plan with a failure of the same kind, found within about that time."""
+        """Return a small plan with a failure of the same kind, found within about `seconds_max`."""
         return self.shrinker(plan, failure, seconds_max).shrunk()
 
     def to_json(self, plan: AnyPlan) -> bytes:
@@ -54,9 +54,9 @@ class Lives(Generic[AnyPlan]):
 
 
 def _plans_of_cluster(seed: int) -> Iterator[Plan]:
-    """Yield a life of PEs and their jobs, whole and cut off at a random deed; two of three change ranks.
+    """Yield a life of PEs and their jobs, whole and cut off at a random deed; each variant is one more life.
 
-    Afterwards the cluster must come to rest in time (`scenario.py`).
+    After each life the cluster must come to rest in time (`scenario.py`).
     """
     whole = cluster_plan.draw_plan(seed)
     yield whole
@@ -75,9 +75,9 @@ def _size_of_cluster(plan: Plan) -> str:
 
 
 class _ClusterShrinker(Shrinker[Plan]):
-    """A shrinker that leaves out jobs, single deeds, PEs, settings other than the default, at last delays.
+    """A shrinker that leaves out jobs, single deeds, PEs and special settings, and shortens delays at last.
 
-    In the end all messages except a few take the shortest time; the few delayed messages are the race.
+    In the end all messages except a few take the shortest time; the order of these few is the race.
     """
 
     def _steps(self) -> Iterable[Callable[[], None]]:
@@ -96,7 +96,7 @@ class _ClusterShrinker(Shrinker[Plan]):
     # --- what happens -----------------------------------------------------------------------
 
     def _end_early(self) -> None:
-        """Cut off all deeds after the failure, and most often many before it."""
+        """Cut off all deeds after the failure; it may be earlier then, with many fewer deeds left."""
         deeds = self._plan.deeds
         self._try_with(deeds=tuple(deed for deed in deeds if deed.at_s <= self._failure.at_s))
 
@@ -124,7 +124,7 @@ class _ClusterShrinker(Shrinker[Plan]):
                 return
 
     def _use_defaults(self) -> None:
-        """Use defaults, one setting at a time, for the cluster and the jobs."""
+        """Set each setting of the cluster and of the jobs to its default, one at a time."""
         self._try_with(largest_capacity=0)
         for config in nearer_to(self._plan.config, Config()):
             self._try_with(config=msgspec.structs.replace(self._plan.config, **config))
@@ -137,7 +137,7 @@ class _ClusterShrinker(Shrinker[Plan]):
                     self._try_with(deeds=tuple(deeds))
 
     def _hasten(self) -> None:
-        """Use the shortest delays, first by pairs of ranks, then one by one."""
+        """Use the shortest delays, first for pairs of ranks, then for single messages."""
 
         def fails_with(pairs: Sequence[tuple[What, int, int]]) -> bool:
             chosen = set(pairs)
@@ -180,9 +180,10 @@ def _on_fewer_pes(deed: AnyDeed, size: int) -> AnyDeed:
 
 
 def _plans_of_bag(seed: int) -> Iterator[BagPlan]:
-    """Yield the life of a single bag job (`bags.py`), every third also with changes of ranks.
+    """Yield the life of a single bag job (`bags.py`), and one variant of it by the seed.
 
-    Every other third is played as a search with changes, too, the last third with tight bounds on messages.
+    Of three seeds, one adds changes of ranks, one makes it a search with changes, one bounds messages
+    tightly.
     """
     whole = bags.draw_plan(seed)
     yield whole
@@ -199,7 +200,7 @@ def _size_of_bag(plan: BagPlan) -> str:
 
 
 class _BagShrinker(Shrinker[BagPlan]):
-    """Leaves out events, levels of the tree, workers, settings, and at last delays."""
+    """A shrinker that leaves out events, levels of the tree, workers, settings, and at last delays."""
 
     def _steps(self) -> Iterable[Callable[[], None]]:
         return (self._end_early, self._drop_events, self._use_less, self._use_defaults, self._hasten)
@@ -240,7 +241,7 @@ class _BagShrinker(Shrinker[BagPlan]):
             self._try_with(**fields)
 
     def _hasten(self) -> None:
-        """Let all messages except a few take no time: first by pairs of workers, then one by one."""
+        """Let all messages except a few take no time: first by pairs of workers, then by single messages."""
 
         def fails_with(pairs: Sequence[tuple[object, object]]) -> bool:
             chosen = set(pairs)

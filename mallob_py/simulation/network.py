@@ -1,8 +1,8 @@
 """Messages among PEs in virtual time: events from a heap, delays from a model, no threads.
 
 A PE is known by its *place*. The PEs of a rank share one event loop, known by the rank's address. Messages
-between two places keep their order, as MPI's do; those of different pairs may overtake each other. An event
-loop whose messages have a cost handles one after another.
+between two places keep their order, as MPI's do; messages of different pairs may overtake each other. If
+messages have a cost, an event loop handles one after another.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from mallob_py.protocol.rank_stimuli import Said
 from mallob_py.simulation.delays import Delays
 
 Action = Callable[[], object]
-#: a test of source place, destination place and message
+#: tests (source place, destination place, message)
 MessageTest = Callable[[int, int, AnyWireMessage], bool]
 
-#: values for the source of other events than messages
+#: values that stand in the place of a source for events that are no messages
 _TICK, _WAKE, _ACTION = -1, -2, -3
-#: number of events after which times of past deliveries are dropped
+#: number of events after which past deliveries are forgotten
 _EVENTS_PER_CLEANING = 1 << 17
 
 
 class Hold:
-    """Messages kept back by a script; later ones of the same pairs of places queue behind them."""
+    """Messages that a script keeps back; later messages between the same places wait behind them."""
 
     def __init__(self, network: Network, test: MessageTest) -> None:
         self._network = network
@@ -43,7 +43,7 @@ class Hold:
         return [(source, dest, said.message) for source, dest, said in self._held]
 
     def takes(self, source: int, dest: int, said: Said) -> bool:
-        """Keep the message, if the test says so; return whether it was kept."""
+        """Keep the message if it must wait; return whether it was kept."""
         if self.is_open or not (
             self.test(source, dest, said.message)
             or any((source, dest) == (held[0], held[1]) for held in self._held)
@@ -53,7 +53,7 @@ class Hold:
         return True
 
     def release(self) -> None:
-        """Let all kept messages go, in their order, and keep no more."""
+        """Send all kept messages, in their order, and keep no more."""
         held = self.drop()
         for source, dest, said in held:
             self._network.post(source, dest, said)
@@ -66,7 +66,7 @@ class Hold:
 
 
 class Network(ABC):
-    """A virtual clock, and events under way. Subclasses know their receivers."""
+    """A virtual clock, and events under way. Subclasses know the receivers of events."""
 
     def __init__(self, seed: int, delays: Delays) -> None:
         self.seed = seed
@@ -76,14 +76,14 @@ class Network(ABC):
         self._messages_received = 0
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._order = 0
-        #: number of awaited actions
+        #: number of actions under way, for which `is_quiescent` waits
         self._under_way = 0
         self._last_delivery: dict[int, float] = {}
         self._holds: list[Hold] = []
         #: event loop of each place
         self._loop_of: list[int] = []
         self._has_costs = bool(delays.handling_s or delays.sending_s or delays.local_s)
-        #: handling time of each event loop
+        #: time that each event loop takes for a message
         self._handling_s: list[float] = []
         self._sending_s: list[float] = []
         self._busy_until_s: list[float] = []
@@ -110,11 +110,11 @@ class Network(ABC):
         return range(first, first + capacity)
 
     def at(self, when_s: float, action: Action) -> None:
-        """Act at that time; the network may be quiescent before."""
+        """Run an action at that time; the network may be quiescent before."""
         self._push(when_s, 0, _ACTION, action)
 
     def later(self, delay_s: float, action: Action) -> None:
-        """Act later; until then, something is under way."""
+        """Run an action after a delay; until then, the network is not quiescent."""
 
         def arrive() -> None:
             self._under_way -= 1
@@ -130,7 +130,7 @@ class Network(ABC):
         return hold
 
     def post(self, source: int, dest: int, said: Said) -> None:
-        """Send a message as soon as its event loop is ready for that."""
+        """Send a message as soon as its sender's event loop is ready."""
         loop = self._loop_of[source]
         when_s = self._busy_until_s[loop]
         if when_s < self.now:
@@ -157,7 +157,7 @@ class Network(ABC):
         self._busy_until_s[loop] = max(self.now, self._busy_until_s[loop]) + messages * each_s
 
     def tick_at(self, loop: int, when_s: float) -> None:
-        """Have an event loop told the time, unless it is told before."""
+        """Tell an event loop when that time has come, unless an earlier tick is due."""
         if when_s < self._next_tick_s[loop]:
             if when_s < self.now:
                 when_s = self.now
@@ -221,7 +221,7 @@ class Network(ABC):
             del self._last_delivery[pair]
 
     def _step(self) -> None:
-        """Play the next event: a message, a tick, or another one."""
+        """Play the next event: a message, a tick, or an action."""
         when_s, _, place, source, item = heappop(self._heap)
         assert when_s >= self.now, "time goes back"
         self.now = when_s

@@ -1,8 +1,8 @@
-"""Plans: a cluster's life as data: its size, its settings, and the timed deeds of its users and processes.
+"""Plans: the life of a cluster as data: its size, its settings, and timed deeds of users and processes.
 
-`draw_plan` makes one from a seed. A plan can be written to JSON, cut off, thinned out and played again
-(`scenario.py`); playing it is deterministic. A deed that needs a worker picks it by a hash of the deed's
-number, so it does the same when other deeds are left out.
+`draw_plan` makes a plan from a seed. A plan can be written to JSON, cut off, thinned out and played again
+(`scenario.py`); playing it is deterministic. A deed that needs a worker picks the worker by a hash of the
+deed's number, so the choice is the same when other deeds are left out.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from mallob_py.simulation.processes import Failing
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
 _LARGE_SIZES = (128, 256)
-#: period of seeds with a large cluster
+#: one of this number of seeds has a large cluster
 _LARGE_EVERY = 50
 _NUMBERS_PER_JOB = 20
-#: bound of the number that, modulo the number of ranks, names a deed's rank
+#: bound of a deed's number for its rank, which counts modulo the number of ranks
 _RANKS_MAX = 1 << 10
 #: matcher, random hops, bulk requests
 _MATCHERS = (
@@ -50,7 +50,7 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True, tag_field="deed"):
 
 
 class Submit(Deed, frozen=True, kw_only=True, tag="submit"):
-    """A user submits the job. 0: no limit. `near`: its root's preferred PE. `leaves`: in order."""
+    """A user submits the job. Limits: 0 for none. `near`: preferred PE of the root. `leaves`: in order."""
 
     rank: int
     priority: float = 1.0
@@ -69,7 +69,7 @@ class File(Submit, frozen=True, kw_only=True, tag="file"):
 
 
 class DiskFills(Deed, frozen=True, kw_only=True, tag="disk-fills"):
-    """No reply can be written for this long in the rank's first folder."""
+    """The disk of the rank's first folder is full for `for_s`: no reply can be written."""
 
     rank: int
     for_s: float
@@ -98,13 +98,13 @@ class Fail(Deed, frozen=True, kw_only=True, tag="fail"):
 
 
 class Drop(Deed, frozen=True, kw_only=True, tag="drop"):
-    """A host of a suspended worker of the job is short of memory: its PE drops this many."""
+    """The host of a suspended worker of the job is short of memory: its PE drops `count` such workers."""
 
     count: int
 
 
 class Pause(Deed, frozen=True, kw_only=True, tag="pause"):
-    """A host of a running worker of the job is short of memory: the worker is paused if that is allowed."""
+    """The host of a running worker of the job is short of memory: the worker is paused if that is allowed."""
 
 
 class Unpause(Deed, frozen=True, kw_only=True, tag="unpause"):
@@ -116,18 +116,18 @@ class Interrupt(Deed, frozen=True, kw_only=True, tag="interrupt"):
 
 
 class SetBack(Deed, frozen=True, kw_only=True, tag="set-back"):
-    """The job is given up as soon as it rests, and comes in again at once."""
+    """The job is given up as soon as it rests, and is submitted again at once."""
 
 
 class Terms(Deed, frozen=True, kw_only=True, tag="terms"):
-    """The job goes on with another priority and another bound."""
+    """The job gets another priority and another bound on its demand."""
 
     priority: float
     max_demand: int
 
 
 class Breakdown(Deed, frozen=True, kw_only=True, tag="breakdown"):
-    """From now on the next `count` workers of the job get no process, or, with `rank`, those of its host."""
+    """The next `count` workers of the job get no process; with `rank`, the next workers of its host."""
 
     what: Failing
     count: int
@@ -139,13 +139,13 @@ NO_JOB = 0
 
 
 class RankDies(Deed, frozen=True, kw_only=True, tag="rank-dies"):
-    """The rank's process ends without notice; other ranks notice."""
+    """The rank's process ends without a message; the other ranks must notice."""
 
     rank: int
 
 
 class RankHangs(Deed, frozen=True, kw_only=True, tag="rank-hangs"):
-    """The rank does nothing for this long, then goes on where it was."""
+    """The rank does nothing for `for_s`, then goes on where it was."""
 
     rank: int
     for_s: float
@@ -158,7 +158,7 @@ class RankLeaves(Deed, frozen=True, kw_only=True, tag="rank-leaves"):
 
 
 class RankDrains(Deed, frozen=True, kw_only=True, tag="rank-drains"):
-    """A user orders that the rank starts nothing new, and leaves when empty, or after a time.
+    """A user orders that the rank drains: it starts nothing new, and leaves when empty or after `grace_s`.
 
     `is_told`: whether the order is given at another rank, which passes the order on.
     """
@@ -211,7 +211,7 @@ _Kind: TypeAlias = Callable[..., AnyDeed]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The data that determines a life. With `special`, all other things take the shortest time."""
+    """The data that determines a life. With `special`, all other delays are the shortest possible."""
 
     seed: int
     size: int
@@ -220,10 +220,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     span_s: float
     deeds: tuple[AnyDeed, ...]
     special: tuple[Delayed, ...] | None = None
-    #: silence of a rank until another one looks, and patience during a change
+    #: silence of a rank after which another rank looks, and patience during a change
     detect_s: float = 0.01
     patience_s: float = 1.0
-    #: most PEs of a rank; 0: each PE is a rank of its own
+    #: greatest number of PEs of a rank; 0: each PE is a rank of its own
     largest_capacity: int = 0
     #: whether messages between workers come back from hanging ranks
     is_congested: bool = False
@@ -231,7 +231,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     desks: DeskPlan | None = None
 
     def capacities(self) -> list[int] | None:
-        """Draw the capacities of ranks, mostly unequal ones."""
+        """Draw the ranks' capacities, mostly unequal ones; None: each PE is a rank."""
         left, capacities = self.size if self.largest_capacity else 0, []
         while left:
             drawn = 1 + mixed(self.seed, left) % self.largest_capacity
@@ -244,11 +244,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return 2 if mixed(self.seed, -2) % 3 == 0 else 1
 
     def pick(self, deed: Deed, workers: Iterable[WorkerKey]) -> WorkerKey | None:
-        """Choose a worker for a deed; the choice changes only if the chosen one is not there."""
+        """Choose a worker for a deed; if other workers come or go, the choice stays the same."""
         return min(workers, key=lambda worker: mixed(self.seed, deed.number, *worker), default=None)
 
     def cut_off(self, count: int) -> Plan:
-        """Return the plan with the first `count` deeds, and no further news."""
+        """Return the plan with only the first `count` deeds."""
         return msgspec.structs.replace(self, deeds=self.deeds[:count])
 
     @property
@@ -319,7 +319,7 @@ def _draw_deeds(
     near: int | None,
     leaves: bool,
 ) -> list[AnyDeed]:
-    """Draw the events of one job: its submission, some mishaps, most often an end."""
+    """Draw the deeds of one job: its submission, some mishaps, and an end."""
     submission = Submit(
         number=_NUMBERS_PER_JOB * job,
         at_s=choose.uniform(0, span_s),
@@ -346,7 +346,7 @@ def _draw_deeds(
 
 
 def _draw_shortages(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]:
-    """Draw shortages of memory, once or twice in every other life of a job, mostly with their ends."""
+    """Draw one or two shortages of memory for every second job, mostly with their ends."""
     deeds: list[AnyDeed] = []
     number = _NUMBERS_PER_JOB * job + 5
     for _ in range(choose.choice((0, 0, 1, 2))):
@@ -360,7 +360,7 @@ def _draw_shortages(choose: random.Random, job: int, span_s: float) -> list[AnyD
 
 
 def _draw_breakdowns(choose: random.Random, job: int, span_s: float, size: int) -> list[AnyDeed]:
-    """Draw breakdowns, once or twice, of about every third job, or of a host."""
+    """Draw one or two breakdowns, of the job or of a host, for about every third job."""
     return [
         Breakdown(
             number=_NUMBERS_PER_JOB * job + 12 + count,
@@ -385,7 +385,7 @@ def _draw_rests(choose: random.Random) -> dict[str, Any]:
 
 
 def _draw_graces(choose: random.Random, longest_s: float) -> dict[str, Any]:
-    """Draw the grace of leaving workers, and the most that leave at once."""
+    """Draw the grace of leaving workers, and how many may leave at once."""
     return {
         "leave_grace_s": choose.choice((0.0, 0.5, 2.0)) * longest_s,
         "leavers_max": choose.choice((1, 2, 4)),
@@ -393,7 +393,7 @@ def _draw_graces(choose: random.Random, longest_s: float) -> dict[str, Any]:
 
 
 def _draw_slices(choose: random.Random, longest_s: float, span_s: float) -> dict[str, Any]:
-    """Draw whether jobs beyond the number of PEs have turns: some too short to find a PE in time."""
+    """Draw whether jobs take turns if there are more jobs than PEs; some turns are too short to find a PE."""
     slice_s = choose.choice((0.0, 3.0, 30.0, 1e5, 1e5)) * longest_s
     if slice_s:
         slice_s = max(slice_s, 0.02 * span_s)  # more turns are not needed
@@ -406,7 +406,7 @@ def _draw_slices(choose: random.Random, longest_s: float, span_s: float) -> dict
 
 
 def with_changes(plan: Plan) -> Plan:
-    """Return the life with ranks that come and go, most often several within a short time."""
+    """Return the plan with ranks that come and go, most often several within a short time."""
     choose = random.Random(f"changes {plan.seed}")
     longest_s = plan.delays.message_s[1]
     deeds = [*plan.deeds, *_draw_changes(choose, plan.span_s)]
@@ -442,9 +442,9 @@ def _draw_changes(choose: random.Random, span_s: float) -> list[AnyDeed]:
 
 
 def with_rarities(plan: Plan) -> Plan:
-    """Return the life with ranks that come and go, with rare settings and mishaps.
+    """Return the plan with ranks that come and go, and with rare settings and mishaps.
 
-    Several ranks die at once, a healthy one is taken as lost, or all are ended in the midst of it.
+    Several ranks die at once, a healthy rank is taken as lost, or all ranks are ended meanwhile.
     """
     choose = random.Random(f"rarities {plan.seed}")
     span_s, longest_s = plan.span_s, plan.delays.message_s[1]
@@ -479,7 +479,7 @@ def with_rarities(plan: Plan) -> Plan:
 
 
 def with_desks(plan: Plan) -> Plan:
-    """Return the life with jobs as files: of users with weights and limits, some dependent, some lasting."""
+    """Return the plan with job files of users with weights and limits; some jobs wait for others or last."""
     choose = random.Random(f"desks {plan.seed}")
     span_s, deeds = plan.span_s, list[AnyDeed]()
     users = ("a", "b", "c")[: choose.choice((1, 2, 3))]
@@ -524,7 +524,7 @@ def with_desks(plan: Plan) -> Plan:
 
 
 def _draw_rarities(choose: random.Random, span_s: float) -> list[AnyDeed]:
-    """Draw one or another rarity, at a time when much else may happen."""
+    """Draw some rare deeds, at a time when much else may happen."""
     number, deeds = _NUMBERS_PER_JOB // 2, list[AnyDeed]()
     if choose.random() < 0.5:
         at_s = choose.uniform(0, 1.2 * span_s)
@@ -547,7 +547,7 @@ def _draw_rarities(choose: random.Random, span_s: float) -> list[AnyDeed]:
 
 
 def _draw_terms(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]:
-    """Draw other terms, once or twice, for every fourth job."""
+    """Draw one or two changes of terms for every fourth job."""
     return [
         Terms(
             number=_NUMBERS_PER_JOB * job + 10 + count,
@@ -561,7 +561,7 @@ def _draw_terms(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]
 
 
 def _draw_set_backs(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]:
-    """Draw one or two set-backs for every other job."""
+    """Draw one or two set-backs for every second job."""
     return [
         SetBack(number=_NUMBERS_PER_JOB * job + 14 + count, at_s=choose.uniform(0, 2 * span_s), job=job)
         for count in range(choose.choice((0, 0, 1, 2)))

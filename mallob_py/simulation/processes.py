@@ -1,6 +1,6 @@
 """Stand-ins for worker processes in virtual time: they start after a delay and never compute.
 
-Users' deeds (`Cluster.crash`, answers) come from outside; `fails` decides on other failures.
+Users' deeds (`Cluster.crash`, answers) come from the caller; `fails` decides which steps fail.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Process:
         self.is_suspended = False
         self.is_leaving = False
         self.has_ended = False
-        #: number of its moves to another PE
+        #: number of the process's moves to another PE
         self.moves = 0
         self.checkpoint: bytes | None = None
         self.children: tuple[int, ...] = ()
@@ -83,9 +83,9 @@ class Processes(dict[WorkerKey, Process]):
         self._tell = tell
         #: jobs whose workers leave in order
         self.orderly: set[int] = set()
-        #: processes that must be given on when they arrive: from where, to where
+        #: worker whose process must be passed on when it arrives -> worker that gets the process
         self._onward: dict[WorkerKey, WorkerKey] = {}
-        #: function that returns the failure of this step, if it fails: (place, job, step)
+        #: (place, job, step) -> the failure of this step; None: it succeeds
         self.fails: Callable[[int, int, Step], Failing | None] = lambda place, job, step: None
 
     def of_job(self, job: int) -> list[tuple[WorkerKey, Process]]:
@@ -138,7 +138,7 @@ class Processes(dict[WorkerKey, Process]):
         return True
 
     def end(self, place: int, news: stimuli.WorkerCrashed | stimuli.WorkerLost | stimuli.WorkerLeft) -> None:
-        """End a process. It counts as present until its rank looks, but sends nothing more."""
+        """End a process. It counts as present until its rank handles `news`, but sends nothing more."""
         process = self[place, news.worker]
         if not process.has_ended:
             process.has_ended = True
@@ -167,8 +167,8 @@ class Processes(dict[WorkerKey, Process]):
     def give(self, giver: int, effect: effects.GiveWorker, place: int) -> None:
         """Move a resting process to another place; in between it is at neither place.
 
-        If it does not run yet, the receiver begins a new process; if it has not arrived here, it is passed on
-        when it arrives.
+        If the process does not run yet, the receiver begins a new one; if it has not arrived here, it is
+        passed on when it arrives.
         """
         given = self.pop((giver, effect.worker))
         assert given.is_suspended, "a process that runs is given"
@@ -211,7 +211,7 @@ class Processes(dict[WorkerKey, Process]):
         self._later(delay_s, lambda: self._tell(place, started))
 
     def _left(self, place: int, worker: int) -> None:
-        """Report a leaving process as having handed over its work, unless it has ended before."""
+        """Report that a leaving process has handed over its work, unless it has ended before."""
         if (process := self.get((place, worker))) is not None:
             for late in process.heard[-1:]:
                 self._tell(place, stimuli.WorkerMissed(*msgspec.structs.astuple(late)))

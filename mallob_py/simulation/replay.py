@@ -30,7 +30,7 @@ class ReplayError(Exception):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """The first line of a log with other effects in the replay."""
+    """The first line of a log whose effects differ in the replay."""
 
     path: Path
     line: int

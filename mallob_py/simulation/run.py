@@ -72,14 +72,14 @@ class Measures:
         self._busy_since: list[float | None] = [None] * pes
         self._last_job = [-1] * pes
         self._running_since: list[float | None] = [None] * pes
-        #: by job: seconds for which its workers' processes have run, summed over workers
+        #: job -> seconds for which its workers' processes have run, summed over workers
         self.worker_s: dict[int, float] = defaultdict(float)
         self._running_job = [-1] * pes
         self._busy_s = [0.0] * pes
         self._busy_changes: list[tuple[float, int]] = []
-        #: by job and index: how often a worker was created on each PE
+        #: job -> index -> how often a worker was created on each PE
         self._created: dict[int, dict[int, Counter[int]]] = {}
-        #: by number of distinct PEs: the number of workers created on this many PEs
+        #: number of distinct PEs -> number of workers created on this many PEs
         self._spread: Counter[int] = Counter()
 
     def observe(self, now: float, rank: int, event: str, fields: dict[str, Any]) -> None:
@@ -283,7 +283,7 @@ class SimulationLog:
 
 
 class _Work:
-    """The work left of a job that will be solved."""
+    """The remaining work of a job that will be solved."""
 
     def __init__(self, spec: JobSpec) -> None:
         self.speedup = spec.speedup

@@ -1,11 +1,11 @@
-"""Playing a plan: its deeds, checks of the invariants at each rest, and of rest in time after the last news.
+"""Playing a plan: its deeds, with a check at each rest, and a check that the last news lead to rest in time.
 
 Fairness is promised for a cluster without further news: within a bounded number of rounds of messages it must
 come to rest, and at rest the invariants of `check.py` must hold. News are the deeds of the plan and the ends
 of jobs at their limits.
 
-`schedule_of` describes a plan for people: its settings, its deeds, the messages that a shrunk plan delays,
-since these are the race, and the last messages before the failure.
+`schedule_of` describes a plan for people: its settings, its deeds, the messages that a shrunk plan delays
+(their order is the race), and the last messages before the failure.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _SUBMITTED = tuple(
 _DELIVERIES_SHOWN = 40
 _WIDTH_MAX = 150
 _PEAK_BYTES = 1 << 20
-#: measured over 1675 seeds, each also cut off at a random deed: at most 5.3 with all matchers
-#: but walks without limit
+#: rounds per bit of the number of PEs until rest; measured over 1675 seeds, each also cut off at a random
+#: deed: at most 5.3, except for walks without limit
 ROUNDS_PER_BIT = 15
 #: further factor for walks without limit (P 3.2: on average 1/eps hops, and some request always waits much
 #: longer): of 597 seeds one took 14.1 rounds per bit on 256 PEs, which is 6 rounds per bit and 0.46 hops per
 #: PE. A walk has as many hops as there are PEs, or more
 WALKS = 8
-#: changes of generation that one loss may cause, each of which takes one round and, at worst, all ranks'
+#: number of changes of generation that one loss may cause; each takes one round and, at worst, all ranks'
 #: patience
 _CHANGES_PER_LOSS = 4
-#: rounds from the loss of a worker until another worker has its place
+#: rounds from the loss of a worker until another worker has its seat
 ROUNDS_PER_LOSS = 4
 
 
@@ -107,11 +107,11 @@ class Scenario:
             is_congested=plan.is_congested,
             desks=plan.desks,
         )
-        #: by job: host and time of its answer
+        #: job -> (host, time) of its answer
         self._answered: dict[int, tuple[int, float]] = {}
-        #: longest time to rest so far, as a part of the allowed time
+        #: longest time to rest so far, as a share of the allowed time
         self.slowest = 0.0
-        #: breakdowns that have begun, and the number of workers that each has yet to hit
+        #: breakdown that has begun -> number of workers that it has yet to hit
         self._left: dict[plans.Breakdown, int] = {}
         self.cluster.processes.fails = self._fails
         for deed in plan.deeds:
@@ -125,7 +125,7 @@ class Scenario:
         open_jobs = cluster.folders.open
         for job, (address, at_s) in self._answered.items():
             if job in open_jobs and cluster.is_there(address):
-                # A job that is given up loses answers that its client has not heard.
+                # A job that is given up loses answers that its client has not heard of.
                 is_excused = job in cluster.folders.lost_ends or self._is_given_up(job, at_s)
                 assert is_excused, f"job {job} was answered, and nobody knows"
 
@@ -234,7 +234,7 @@ class Scenario:
         return self.cluster.folders
 
     def _change(self, cluster: Cluster, deed: plans.Change) -> None:
-        """Change the ranks; but the last awake rank stays, and the last rank that is to stay never dies."""
+        """Play a deed about ranks; but keep the last awake rank, and never end the last rank that stays."""
         awake = cluster.members_awake()
         if not awake:  # no rank can carry the deed out
             return
@@ -263,7 +263,7 @@ class Scenario:
                     cluster.accuse(address, asked)
 
     def _asked(self, deed: plans.AnyDeed, awake: list[int]) -> int:
-        """Draw the rank at which a user orders something."""
+        """Return the awake rank at which a user gives this order."""
         return min(awake, key=lambda address: mixed(self.plan.seed, deed.number, address))
 
     def _fails(self, rank: int, job: int, step: Step) -> Failing | None:
@@ -336,12 +336,12 @@ def _stimuli_of(deed: plans.AnyDeed, worker: int, process: Process | None) -> tu
 
 
 def failure_of(plan: plans.Plan) -> Failure | None:
-    """Play a plan to its end, or to its failure."""
+    """Play a plan to its end, or to its failure; return the failure."""
     return failure_in(Scenario(plan))
 
 
 def failure_in(scenario: Scenario) -> Failure | None:
-    """Play a scenario to its end, or to its failure."""
+    """Play a scenario to its end, or to its failure; return the failure."""
     try:
         scenario.run()
     except Exception as error:
@@ -405,7 +405,7 @@ def schedule_of(plan: plans.Plan) -> str:
     lines = [_settings(plan), "deeds:", *(f"  {_deed(deed)}" for deed in plan.deeds)]
     if plan.special is not None:
         special = set(plan.special)
-        lines.append(f"all takes the shortest time ({_shortest(plan)}) but:")
+        lines.append(f"each delay is the shortest ({_shortest(plan)}), except:")
         lines += [f"  {each}" for each in tap.sent if each.key in special]
         lines += [f"  {_elsewhere(scenario, each)}" for each in special if each.what is not What.MESSAGE]
     lines.append(f"the last of {len(tap.delivered)} deliveries:")

@@ -61,7 +61,7 @@ class Processes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Slow PEs, and slow messages, which later messages of other senders overtake."""
+    """Slow PEs, and slow messages, which later messages of other senders may overtake."""
 
     slow_pes: Share = 0.0
     slow_factor: Annotated[float, msgspec.Meta(ge=1.0, le=_LARGEST)] = 10.0
@@ -72,9 +72,9 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Jobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The stream of jobs: drawn as in P 5.3, or read from a CSV file.
 
-    Each of `clients` users comes after times with mean `interarrival_s` (`arrivals`: poisson,
-    uniform or normal) with a burst of jobs. A share `solved` of the jobs is solved before its
-    wallclock limit, after the limit times the square of a uniform number.
+    Each of `clients` users comes with a burst of jobs again and again, after times with mean
+    `interarrival_s` (`arrivals`: poisson, uniform or normal). A share `solved` of the jobs is solved before
+    its wallclock limit, after the limit times the square of a uniform random number.
     """
 
     stream: str | None = None
@@ -122,7 +122,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     protocol: Config = Config()
 
     def rank_capacities(self) -> list[int] | None:
-        """Return the number of PEs of each rank (of the last one: the rest); None: one PE each."""
+        """Return the number of PEs of each rank (the last rank gets the remainder); None: one PE each."""
         if self.capacities == (1,):
             return None
         capacities: list[int] = []
@@ -204,7 +204,7 @@ def _drawn(jobs: Jobs, pes: int, seconds: float, choose: random.Random) -> list[
 
 
 def _burst(jobs: Jobs, choose: random.Random) -> int:
-    """Draw a rounded normal number, again (not for ever) until it is within bounds."""
+    """Draw rounded normal numbers until one is within bounds; after many tries, clip the last one."""
     burst = 0
     for _ in range(_TRIES):
         burst = round(choose.gauss(jobs.burst_mean, jobs.burst_deviation))
@@ -223,7 +223,7 @@ def _interarrival_s(jobs: Jobs, choose: random.Random) -> float:
 
 
 def read_stream(path: Path, pes: int) -> list[JobSpec]:
-    """Jobs of a CSV file with STREAM_COLUMNS, header or none. SettingError names the line."""
+    """Return the jobs of a CSV file with STREAM_COLUMNS, with or without a header. Raises SettingError."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

@@ -1,7 +1,7 @@
-"""From a plan that fails to a small one that fails in the same way (delta debugging).
+"""Shrinking: from a plan that fails to a small plan that fails in the same way (delta debugging).
 
-Parts are left out as long as the failure stays. It works since a plan without a part plays like the plan with
-it, as far as that part does not matter.
+Parts are left out as long as the failure stays. This works because a plan without a part plays like the whole
+plan, except where the part matters.
 
 The kind of a failure is the type of the error, where it was raised, and its first line with
 all numbers taken out: a smaller plan fails at another time, with other ranks and other jobs.
@@ -35,7 +35,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def failure_by(error: Exception, at_s: float) -> Failure:
-    """Return the failure that an error stands for, from within its handler."""
+    """Return the failure that an error stands for; call this while the error is handled."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -47,7 +47,7 @@ def failure_by(error: Exception, at_s: float) -> Failure:
 
 @dataclass(frozen=True)
 class Shrunk(Generic[AnyPlan]):
-    """The smallest plan found, how it fails, how many plans were tried, and whether time was left for all."""
+    """The smallest plan found, its failure, the number of plans tried, and whether all attempts were made."""
 
     plan: AnyPlan
     failure: Failure
@@ -56,7 +56,7 @@ class Shrunk(Generic[AnyPlan]):
 
 
 def minimal(parts: Sequence[Part], fails: Callable[[Sequence[Part]], bool]) -> list[Part]:
-    """A sublist that still fails and does not without any single part, if all tries are granted."""
+    """Return a sublist that still fails; if every attempt is made, no single part of it can be left out."""
     kept = list(parts)
     if kept and fails([]):
         return []
@@ -86,11 +86,11 @@ class Shrinker(ABC, Generic[AnyPlan]):
 
     @abstractmethod
     def _steps(self) -> Iterable[Callable[[], None]]:
-        """Ways to leave something out, the most promising first."""
+        """Return functions that leave something out, the most promising first."""
 
     @abstractmethod
     def _failure_of(self, plan: AnyPlan) -> Failure | None:
-        """Play a plan to its end, or to its failure."""
+        """Play a plan to its end, or to its failure; return the failure."""
 
     def shrunk(self) -> Shrunk[AnyPlan]:
         before = None
@@ -104,7 +104,7 @@ class Shrinker(ABC, Generic[AnyPlan]):
         return time.monotonic() < self._deadline
 
     def _try(self, plan: AnyPlan) -> bool:
-        """Continue with this plan if it fails in the same way."""
+        """Continue with this plan if it fails in the same way; return whether it does."""
         if plan == self._plan:
             return True
         if not self._has_time():
@@ -121,7 +121,7 @@ class Shrinker(ABC, Generic[AnyPlan]):
 
 
 def nearer_to(present: msgspec.Struct, plain: msgspec.Struct) -> Iterator[dict[str, Any]]:
-    """Each field that differs from the plain value, alone."""
+    """Yield {name: plain value} for each field that differs from its plain value."""
     for name in present.__struct_fields__:
         if getattr(present, name) != getattr(plain, name):
             yield {name: getattr(plain, name)}

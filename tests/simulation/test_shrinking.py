@@ -98,7 +98,7 @@ def test_a_shrunk_plan_from_its_file_fails_in_the_same_way_and_not_with_the_rule
     told = fuzz.tell(found[0], tmp_path, seconds_max=600.0)
     (path,) = tmp_path.iterdir()
     assert f"--replay {path}" in told
-    assert "all takes the shortest time" in told
+    assert "each delay is the shortest" in told
     plan = CLUSTERS.from_json(path.read_bytes())
     failure = failure_of(plan)
     assert failure is not None
