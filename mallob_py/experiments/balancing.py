@@ -1,13 +1,12 @@
-"""From which number of jobs on is distributed balancing (P 3.1) faster than local balancing (P 4.1)?
+"""The number of jobs from which distributed balancing (P 3.1) is faster than local balancing (P 4.1).
 
-For each number of PEs and jobs, one job changes per epoch. Rounds, messages and bytes of the
-distributed computation are counted on a complete tree of ranks, its work is measured, and so is
-the work of the local rule. The latency of an epoch is a model: hops on the longest chain times
-the given time of a hop, plus the measured work on that chain. Messages are so short that their
-length plays no part in it.
+For each number of PEs and jobs, one job changes per epoch. Rounds, messages and bytes of the distributed
+computation are counted on a complete tree of ranks; its work and the work of the local rule are measured.
+The latency of an epoch is a model: hops on the longest chain times the given time of a hop, plus the measured
+work on that chain. Messages are so short that the model neglects their length.
 
     local        news up, epoch down                     2 depth hops, then all volumes on each PE:
-                                                         `fair_volumes` and the way to it from the image
+                                                         `fair_volumes` and its arguments from the image
     distributed  news up, rounds of question and answer  (2 + 2 rounds) depth hops, work on all PEs at once
                  with the outcome in the end
 """
@@ -54,15 +53,15 @@ SIZES = (
     *((10_000, jobs) for jobs in (100, 1_000, 9_000, 100_000)),
     *((100_000, jobs) for jobs in (1_000, 10_000, 90_000, 1_000_000)),
 )
-#: the time of a hop in the network model that all simulations share
+#: duration of a hop in the network model that all simulations share
 HOP_S = CALIBRATED.network_s + CALIBRATED.handling_s
 _EPOCHS = 3
-#: the sum of PEs and jobs up to which several epochs are played
+#: sum of PEs and jobs up to which several epochs are played
 _EPOCHS_UP_TO = 150_000
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One pair of sizes; medians over epochs, in each of which one job changes."""
+    """The measures of one pair of sizes: medians over epochs. In each epoch one job changes."""
 
     pes: int
     jobs: int
@@ -77,7 +76,7 @@ class Row(msgspec.Struct, frozen=True):
     merging_s: float
     search_s: float
     local_s: float
-    #: the part of `fair_volumes` in the local rule, as if the image were vectors
+    #: time of `fair_volumes` in the local rule, with arguments that are vectors already
     vectors_s: float
     distributed_latency_s: float
     local_latency_s: float
@@ -129,7 +128,7 @@ def _row(pes: int, jobs: int, hop_s: float, choose: random.Random) -> Row:
 
 
 def _news(job: int, pes: int, jobs: int, choose: random.Random) -> JobEvent:
-    """Yield changes of jobs: priorities as users choose them, and demands of which most cannot be met."""
+    """Return a change of a job: a priority as users choose it, and a demand that most often cannot be met."""
     demand = choose.choice((pes, choose.randint(1, 1 + 4 * pes // jobs)))
     return JobEvent(job, 1, demand, choose.uniform(0.01, 10.0), -choose.random())
 
@@ -160,18 +159,18 @@ def _vectors_s(tree: TreeOfDeputies, pes: int) -> float:
 
 
 def _median(epochs: Sequence[Costs]) -> Costs:
-    """Return the epoch of median rounds; among equal ones, the one of median merging."""
+    """Return the epoch of median rounds; among epochs of equal rounds, the one of median merging."""
     return sorted(epochs, key=lambda costs: (costs.rounds, costs.merging_s))[len(epochs) // 2]
 
 
 def crossover(rows: Iterable[Row], pes: int) -> int | None:
-    """Return the number of jobs from which the distributed way is faster; None if it never is."""
+    """Return the number of jobs from which distributed balancing is faster; None if it never is."""
     ratios = ((row.jobs, row.local_latency_s / row.distributed_latency_s) for row in rows if row.pes == pes)
     return _where_it_passes_1(sorted(ratios))
 
 
 def crossover_of_vectors(rows: Iterable[Row], pes: int) -> int | None:
-    """Return the `crossover` if a local image of vectors cost nothing to keep; None if there is none."""
+    """Return the `crossover` as if local images were vectors and cost nothing; None if it never is."""
     ratios = (
         (row.jobs, (row.local_latency_s - row.local_s + row.vectors_s) / row.distributed_latency_s)
         for row in rows
@@ -265,11 +264,11 @@ class Costs(msgspec.Struct):
     messages: int = 0
     sent_bytes: int = 0
     longest_bytes: int = 0
-    #: the time of all ranks together, without merging
+    #: time of all ranks together, without merging
     deputies_s: float = 0.0
-    #: the time of decoding, merging and encoding from a leaf to the root, with a mean rank on each level
+    #: time of decoding, merging and encoding from a leaf to the root, with an average rank on each level
     merging_s: float = 0.0
-    #: the time in which the root chooses the questions
+    #: time in which the root chooses the questions
     search_s: float = 0.0
 
 
@@ -277,8 +276,8 @@ class TreeOfDeputies:
     """The tree of ranks of `distributed_balancing.py` without PEs: one `Deputy` per rank, level by level.
 
     Every answer is encoded, sent up, decoded and merged as on the wire, and each step is counted and timed.
-    Without PEs, one process can play a hundred thousand ranks. `pes` is the number of PEs that the jobs
-    share, if it is not the number of ranks.
+    Without PEs, one process can play a hundred thousand ranks. `pes`: number of PEs that the jobs share;
+    None: the number of ranks.
     """
 
     def __init__(self, size: int, pes: int | None = None) -> None:
@@ -295,7 +294,7 @@ class TreeOfDeputies:
 
     @property
     def depth(self) -> int:
-        """Return the hops from the root to the farthest rank."""
+        """Return the number of hops from the root to the farthest rank."""
         return len(self._levels) - 1
 
     def change(self, event: JobEvent) -> None:
@@ -310,7 +309,7 @@ class TreeOfDeputies:
         self._hint.replace(known, event if event.demand else None)
 
     def balance(self) -> EpochVolumes:
-        """Play one epoch; its costs are added to `costs`."""
+        """Play one epoch; note what it costs in `costs`."""
         costs = self.costs = Costs()
         search = VolumeSearch(self._pes, len(self.jobs), self._hint)
         while (question := search.question) is not None:

@@ -1,7 +1,7 @@
-"""The frame of studies: named runs, tables by names of rows and columns, a figure of any table.
+"""The frame of studies: named runs, tables by names of rows and columns, and a figure of any table.
 
-A study is a grid of runs, played in parallel (`Output.play`). Its cells are means with intervals, followed by
-published numbers, marked (P).
+A study is a grid of runs, played in parallel (`Output.play`). Each cell of its table is a mean with its
+interval, followed by the published number, marked (P).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 Column = TypeVar("Column")
-#: the form of a written cell: the number, half of its interval, and the published number
+#: form of a written cell: the number, half of its interval, and the published number
 _WRITTEN = re.compile(r"(-?[\d.]+)(?: ± ([\d.]+))?.*?(?:\((-?[\d.]+) P\))?$")
 
 
@@ -52,7 +52,7 @@ def grid(
 
 
 def with_winners(table: Table, values: Sequence[Mapping[str, Sequence[float]]]) -> Table:
-    """Add a row with the winner of each column; `values`: by column, the values of each row."""
+    """Add a row with the winner of each column; `values[column][row]`: the values that the row has there."""
     ahead = ("ahead of each other", *(winner(column) or "none" for column in values))
     return Table(table.title, table.header, (*table.rows, ahead))
 
@@ -62,7 +62,7 @@ def beside(text: str, published: float | str | None) -> str:
 
 
 def draw(table: Table, figure: Figure) -> None:
-    """Draw a line for each row of a table over its columns, with intervals; crosses are published numbers."""
+    """Draw a line with intervals for each row of a table over its columns; crosses are published numbers."""
     axes = figure.subplots()
     for row in table.rows:
         points = {

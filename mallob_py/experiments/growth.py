@@ -1,11 +1,11 @@
-"""Growth of one job from 1 to m workers (P 3.2, Fig. 3 right): whole PEs, in virtual time.
+"""Growth of one job from 1 to m workers (P 3.2, Fig. 3 right), on whole PEs in virtual time.
 
-With bulk requests, the root asks for all its transitive children at once and they learn their
-places in the tree from the meeting places, so growth takes two collectives and the depth of
-the tree. Layer by layer, each new worker asks for its two children when it is there: as many
-rounds of matching as the job tree has layers.
+With bulk requests, the root asks for all workers below it at once, and they learn their places in the tree
+from the meeting places. So growth takes two collectives and the depth of the tree. Layer by layer, each
+new worker asks for its two children as soon as it is there. So growth takes as many rounds of matching as
+the job tree has layers.
 
-Time runs from the moment when the job's client learns of the volume m, to the moment when the
+Time is measured from the moment when the job's client learns of the volume m, to the moment when the
 last worker has been accepted by its parent. All PEs but the root's are idle.
 """
 
@@ -27,7 +27,7 @@ from mallob_py.simulation.delays import InfinitelyFast
 
 SIZES = (2**4, 2**6, 2**8, 2**10, 2**12)
 _JOB = 1
-#: a time limit longer than any growth here, in hops or seconds
+#: longest time that a growth may take, in hops or seconds
 _LIMIT_S = 1e6
 
 
@@ -38,14 +38,14 @@ class GrowthRow(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     hops: float
     latency_us: float
-    #: all messages from the submission until all is quiet, including those of balancing and job tree
+    #: all messages from the submission until the cluster is quiescent, also those of balancing and job tree
     messages_per_worker: float
-    #: messages that the busiest PE has sent and received in this time
+    #: messages that the busiest PE has sent and received between these two moments
     hottest_messages: int
 
 
 class Way(msgspec.Struct, frozen=True):
-    """A way in which the workers are found."""
+    """A way of finding workers."""
 
     name: str
     matcher: Matching
@@ -72,7 +72,7 @@ WAYS = (
 
 
 class _Delays(InfinitelyFast):
-    """A network in which messages cost as much as in `NetworkModel`, and nothing else takes time."""
+    """A network in which messages cost as in `NetworkModel`, and nothing else takes time."""
 
     def __init__(self, costs: Costs) -> None:
         self._network_s = costs.network_s
@@ -89,7 +89,7 @@ class _Delays(InfinitelyFast):
 
 
 def grow(way: Way, size: int, costs: Costs, delay_s: float) -> tuple[float, list[int], Cluster]:
-    """Return the time of one growth, the messages of each PE, both ways, and the cluster after it."""
+    """Return the time of one growth, the number of messages of each PE (both ways), and the cluster."""
     handled = [0] * size
 
     def count(source: int, dest: int, _message: AnyWireMessage) -> bool:
@@ -114,7 +114,7 @@ def grow(way: Way, size: int, costs: Costs, delay_s: float) -> tuple[float, list
 
 
 def measure(way: Way, size: int, delay_s: float) -> GrowthRow:
-    """Measure once in hops, without any delays, and once in time."""
+    """Measure one growth in hops, without any delays, and one in time."""
     hops, _, _ = grow(way, size, HOPS, 0.0)
     latency_s, handled, _ = grow(way, size, CALIBRATED, delay_s)
     return GrowthRow(

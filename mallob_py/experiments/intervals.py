@@ -1,9 +1,9 @@
 """Intervals of means over seeds or parts of a trace, and the comparison of two means.
 
 An interval is Student's t interval at 95 %, for few values, which are assumed to be independent. Overlapping
-parts of a trace are not independent: the interval is then too narrow, and a table must say so. A single long
-run is divided into consecutive parts (batch means), which are nearly independent if each lasts longer than
-the effects of one part on the next.
+parts of a trace are not independent: their interval is too narrow, and a table must say so. A single long
+run is divided into consecutive parts (batch means). The parts are nearly independent if each lasts longer
+than its effects on the next part.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import msgspec
 
 Value = TypeVar("Value")
 
-#: the number of consecutive parts of a long run
+#: number of consecutive parts of a long run
 PARTS = 10
 
-#: the 97.5 % quantile of Student's t, by degrees of freedom from 1 on; the last one holds for all further
-#: ones
+#: 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom; the last one holds for all further
+#: degrees
 _T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
@@ -30,7 +30,7 @@ _T = (
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A mean, and half the length of its interval; infinite for a single value."""
+    """A mean, and half the length of its interval: infinite if there is a single value."""
 
     mean: float
     half: float
@@ -68,8 +68,8 @@ def parts(values: Sequence[Value], count: int = PARTS) -> list[Sequence[Value]]:
 def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
     """Return the ratio of two sums over the same parts.
 
-    Its interval results from leaving out one part at a time (jackknife). Raises ValueError without values, or
-    if the denominator is 0 with all parts or all but one.
+    The ratio's interval results from leaving out one part at a time (jackknife). Raises ValueError without
+    values, or if the denominator is 0 with all parts or with all but one.
     """
     whole = Interval(_over(sum(above), sum(below)), math.inf)
     if len(above) == 1:
@@ -85,9 +85,9 @@ def _over(above: float, below: float) -> float:
 
 
 def winner(values: Mapping[str, Sequence[float]]) -> str | None:
-    """Return the candidate of least mean if each of its pairwise differences excludes 0; else None.
+    """Return the candidate of smallest mean if its difference to each other one excludes 0; else None.
 
-    All values must be of the same seeds or parts, in the same order.
+    All candidates' values must be of the same seeds or parts, in the same order.
     """
     best = min(values, key=lambda name: mean(values[name]))
     for name, others in values.items():

@@ -1,12 +1,12 @@
 """Matching at scale (P 3.2, 4.1): messages, hops, latency and the hottest PE of each matcher.
 
-All PEs are busy; at one moment some turn idle and as many requests are made, as after a new
+All PEs are busy; at one moment some turn idle and the same number of requests is made, as after a new
 balancing result. What to look for:
-- prefix sums: O(log m) hops, however many requests; no PE with more than its share of messages
+- prefix sums: O(log m) hops for any number of requests; no PE with more than its share of messages
 - routing tree: fewer messages where partners are near, but all traffic between distant parts
   of the system goes through the root of the tree, one message after the other
-- random walk: quick while many are idle, m hops on average for one PE among m; and the last
-  one of many requests is always late
+- random walk: quick while many PEs are idle, m hops on average for one PE among m; and the last
+  of many requests is always late
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from mallob_py.text_table import Cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: numbers of PEs; the last one takes most of the time
+#: numbers of PEs; the last size takes most of the time
 SIZES = (2**6, 2**8, 2**10, 2**12, 2**16)
-#: the most trials: chance matters with few requests, and large systems take long
+#: greatest number of trials: chance matters with few requests, and large systems take long
 _TRIALS_MAX = 10
 _OF_FEW, _OF_MANY = 2**17, 2**15
 _FEW_ASKERS = 16
 
 
 class Case(Enum):
-    """A case: the PEs that request partners, and the PEs that turn idle."""
+    """A case: which PEs request partners, and which PEs turn idle."""
 
     ONE = "1 request, 1 idle PE"
     SIXTEEN = "16 requests, 16 idle PEs"
@@ -69,21 +69,21 @@ CONTENDERS = (
 
 
 class MatchingRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one matcher in one case. Means and maxima are over all requests of all trials; lists have
-    a mean of each trial.
+    """The result of one matcher in one case. Means and maxima are over all requests of all trials; each list
+    has one mean per trial.
     """
 
     case: Case
     contender: str
     size: int
     requests: int
-    #: all messages of the matcher, per request
+    #: number of all messages of the matcher, per request
     messages_per_request: float
     hops_mean: float
     hops_max: float
     latency_mean_us: float
     latency_max_us: float
-    #: messages and bytes that the busiest PE has sent and received in one trial, on average
+    #: messages and bytes that the busiest PE has sent and received, on average over trials
     hottest_messages: float
     hottest_bytes: float
     trial_messages: list[float]
@@ -117,14 +117,14 @@ def _trials(case: Case, size: int) -> int:
 
 
 def usages(contender: Contender, case: Case, size: int, costs: Costs, delay_s: float) -> list[Usage]:
-    """Return the cost of each trial."""
+    """Return the usage of each trial."""
     choose = random.Random(f"{case.value} {size}")
     network = MatcherNetwork(size, contender.config(delay_s), costs)
     return [network.match(*placement(case, size, choose)) for _ in range(_trials(case, size))]
 
 
 def measure(contender: Contender, case: Case, size: int, delay_s: float) -> MatchingRow:
-    """Measure once in hops, without delays, and once in time, under `CALIBRATED` with the matcher's delay."""
+    """Measure in hops, without delays, and in time, under `CALIBRATED` with the matcher's delay."""
     in_hops = [usage.latencies_s for usage in usages(contender, case, size, HOPS, 0.0)]
     in_time = usages(contender, case, size, CALIBRATED, delay_s)
     requests = len(in_time[0].latencies_s)
@@ -198,7 +198,7 @@ def table(title: str, rows: Sequence[MatchingRow]) -> Table:
 
 
 def run(folder: Path, sizes: Sequence[int] = SIZES, delay_s: float = Config().matching_delay_s) -> None:
-    """Print one table for each case, and draw a figure of the most demanding case."""
+    """Measure all matchers in all cases, print a table for each case, and draw the most demanding case."""
     output = Output(folder, "matching")
     rows = []
     for row in measure_all(sizes, delay_s=delay_s):

@@ -3,9 +3,9 @@
 Requests and idle PEs are inputs; a matched PE is busy from then on. A requester learns of its match at once
 and at no cost, since this message is the same for all matchers.
 
-Costs: a message takes `network_s` from its sender to its receiver, and `handling_s` of the time of both, each
-of which handles one message at a time. So a PE in high demand is slow. Without handling time, the PEs work in
-rounds: each receives all messages of a moment before it sends. If the network time is also 1, time counts
+Costs: a message takes `network_s` from its sender to its receiver, and keeps both busy for `handling_s`. A PE
+handles one message at a time, so a PE in high demand is slow. Without handling time, the PEs work in rounds:
+each PE receives all messages of a moment before it sends. If, besides, the network time is 1, time counts
 hops.
 """
 
@@ -35,7 +35,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         return f"a message takes {network_us:.0f} us and keeps its receiver busy for {handling_us:.0f} us"
 
 
-#: the network model that all simulations share (`simulation/setting.py`): a hop between two hosts
+#: network model that all simulations share (`simulation/setting.py`): a hop between two hosts
 _MODEL = Network()
 CALIBRATED = Costs(
     network_s=(_MODEL.other_host_us + _MODEL.jitter_us) * 1e-6,
@@ -65,7 +65,8 @@ class MatcherNetwork:
             matcher_of(out, config, is_outdated=lambda request: False, on_outdated=self._fail)
             for out in self._outs
         ]
-        #: arrivals, sorted by time, by receiver, and in order of sending; without a message: a tick
+        #: arrivals, sorted by time, then by receiver, then in order of sending; an arrival without message is
+        #: a tick
         self._arrivals: list[tuple[float, int, int, int, AnyMessage | None]] = []
         self._order = 0
         self._free_from = [0.0] * size
@@ -80,7 +81,7 @@ class MatcherNetwork:
         raise AssertionError(f"nothing is outdated here, but {request} is")
 
     def match(self, askers: Sequence[int], idle: Sequence[int]) -> Usage:
-        """Let `askers` request a PE each (a repeated one two PEs) and `idle` turn idle at one moment."""
+        """Let `askers` request a PE each (an asker named twice requests two) while `idle` turn idle."""
         assert len(askers) <= len(idle)
         self._messages = [0] * self.size
         self._bytes = [0] * self.size

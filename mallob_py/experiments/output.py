@@ -51,7 +51,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """A line of `<name>-runs.jsonl`."""
+    """A line of `<name>-runs.jsonl`: a run and its result."""
 
     run: str
     result: msgspec.Raw
@@ -60,7 +60,7 @@ class _Kept(msgspec.Struct, frozen=True):
 class Output:
     """The folder of an experiment's results. All methods may raise OSError.
 
-    `resume`: `done` uses results that were kept before, and further results are added to them.
+    `resume`: `done` uses results that were kept before, and further results are added to the same file.
     """
 
     def __init__(self, folder: Path, name: str, resume: bool = False) -> None:
@@ -68,7 +68,7 @@ class Output:
         self._folder = folder
         self._name = name
         self._runs = folder / f"{name}-runs.jsonl"
-        # An unwritable file must be noticed now; its content is kept until a run has ended.
+        # An unwritable file must be noticed now; its old content stays until a run has ended.
         self._runs.open("ab").close()
         self._mode = "wb"
         self._before = dict(self._read()) if resume else {}
@@ -82,7 +82,7 @@ class Output:
             file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     def done(self, run: str, kind: type[Outcome], play: Callable[[], Outcome]) -> Outcome:
-        """Return the kept result of an earlier run if this experiment resumes; else play and keep it."""
+        """Return the result kept by an earlier run, if this experiment resumes; else play and keep it."""
         with suppress(KeyError, msgspec.ValidationError):
             return msgspec.json.decode(self._before[run], type=kind)
         outcome = play()
@@ -103,7 +103,7 @@ class Output:
         processes: int | None,
         name: Callable[[Run], str],
     ) -> dict[Run, Outcome]:
-        """Return the outcome of each run, see `side_by_side`; repeated runs are played once."""
+        """Return the outcome of each run by `side_by_side`; repeated runs are played once."""
         todo = list(dict.fromkeys(runs))
         return dict(zip(todo, side_by_side(play, todo, processes, name, self.keep), strict=True))
 
@@ -118,7 +118,7 @@ class Output:
         (self._folder / f"{self._name}.json").write_bytes(encoded + b"\n")
 
     def figure(self, name: str, draw: Callable[[Figure], None]) -> None:
-        """Draw a figure, see `write_figure`."""
+        """Draw a figure by `write_figure`."""
         write_figure(self._folder, name, draw)
 
 
@@ -144,7 +144,7 @@ def _begin() -> None:
 
 
 def _interruptible(play: Callable[[Job], Played], job: Job) -> Played:
-    """Let Ctrl-C end a process that plays, but not one that sends, for which the pool would wait for ever."""
+    """Let Ctrl-C end a process that plays, but none that sends, for which the pool would wait for ever."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return play(job)
@@ -162,10 +162,10 @@ def _submit(pool: ProcessPoolExecutor, play: Callable[[Job], Played], job: Job) 
 
 
 def _end_all(pool: ProcessPoolExecutor) -> None:
-    """End all processes that play, also the ones that were about to begin at Ctrl-C.
+    """End all processes that play, also processes that were about to begin at Ctrl-C.
 
-    Returns when the pool's own thread has ended as well: at the interpreter's end, it would be woken by a
-    pipe that it is just closing.
+    Returns when the pool's own thread has ended, too. Otherwise, when the interpreter ends, it would wake
+    this thread by a pipe that it is just closing.
     """
     ending = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
     ending.start()
@@ -184,8 +184,8 @@ def side_by_side(
     name: Callable[[Job], str],
     keep: Callable[[str, Played], None],
 ) -> list[Played]:
-    """Return the outcomes of `play` for all jobs, in their order, by `processes` processes (default: one per
-    core).
+    """Return the outcomes of `play` for all jobs, in their order; `processes` processes play (default: one
+    per core).
 
     After each run, `keep(name, outcome)` is called and a line is printed. After an error or Ctrl-C, no
     further run begins.
@@ -197,7 +197,7 @@ def side_by_side(
     # Ctrl-C reaches all processes; the others end silently, and this one reports.
     with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin) as pool:
         running: dict[Future[Played], int] = {}
-        # Not all runs at once: after an error, the pool would continue with submitted ones.
+        # Not all runs at once: after an error, the pool would continue with runs submitted before.
         waiting = deque(enumerate(todo))
         try:
             while waiting or running:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: P Table 1, m = 1536: jobs at a time -> (theta, theta / theta_opt, eta)
+#: P Table 1, m = 1536: number of jobs at a time -> (theta, theta / theta_opt, eta)
 UNIFORM = {
     3: (0.159, 0.991, 0.990),
     6: (0.318, 0.994, 0.990),
@@ -28,14 +28,14 @@ PRIORITIES = {
     1.0: (176.6, 130.0),
 }
 
-#: P Table 2: reuse -> (WCR median, max, total, context switches median, mean, processed, response in s)
+#: P Table 2: reuse -> (WCR median, max, total; context switches median, mean; jobs processed; response in s)
 REUSE = {
     "none": (1.43, 33.0, 2.14, 136, 138.2, 5923, 153.40),
     "basic": (1.40, 31.5, 2.07, 134, 135.3, 5921, 153.89),
     "full": (1.25, 24.5, 1.80, 130, 131.8, 5939, 152.33),
 }
 
-#: raw data of P Fig. 6: way of matching -> median latency in ms of a root, of a further worker
+#: raw data of P Fig. 6: way of matching -> median latency in ms (of a root, of a further worker)
 LATENCIES_MS = {
     "routing tree": (10.25, 7.08),
     "random walk h=10": (10.86, 7.69),
@@ -46,5 +46,5 @@ LATENCIES_MS = {
 #: the same latencies without reuse of workers
 LATENCIES_WITHOUT_REUSE_MS = (2.20, 7.31)
 
-#: P 5.3, mean time between arrivals of one client in s -> busy share of the median PE
+#: P 5.3: mean time between arrivals of one client in s -> busy share of the median PE
 BUSY_MEDIAN = {2.5: 0.9985, 5.0: 0.9977, 10.0: 0.9908}

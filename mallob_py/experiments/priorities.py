@@ -1,11 +1,10 @@
 """Impact of priorities (P 5.2, Fig. 4): volumes in proportion to priorities.
 
-Nine streams of jobs, each with its priority and always one job in the system, 300 s per job at
-most. Each stream is a permutation of the same 80 instances, again and again; the responses are
-those of each instance's first job. The volumes are the protocol's. The time of a job
-cannot be simulated; it comes from a model, fitted to two numbers of the paper (27 and 58 of 80 jobs solved
-with 1.0 and 176.6 workers): work with a logarithmic normal distribution, of which the instances are
-the quantiles, and a speed of volume ** 0.5.
+Each of nine streams has its priority and always one job in the system, for at most 300 s per job. Each stream
+plays a permutation of the same 80 instances, again and again; the responses are those of each instance's
+first job. The volumes are the protocol's. The run time of a job cannot be simulated. It comes from a model
+fitted to two numbers of the paper (27 and 58 of 80 jobs solved with 1.0 and 176.6 workers): work with a
+logarithmic normal distribution, of which the instances are the quantiles, and a speed of volume ** 0.5.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PES = 384
-#: the time in which the slowest stream plays all its instances
+#: time in which the slowest stream plays all its instances
 SECONDS = 21600.0
 INSTANCES = 80
 _WALLCLOCK_S = 300.0
@@ -41,7 +40,7 @@ _WORK_DECADES = NormalDist(2.94, 1.1)
 
 
 class PriorityRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream. `fair_volume` is its exact share, without rounding. None: no job has ended."""
+    """One stream. `fair_volume` is the stream's exact share, without rounding. None: no job has ended."""
 
     priority: float
     mean_volume: float | None
@@ -49,10 +48,10 @@ class PriorityRow(msgspec.Struct, frozen=True, kw_only=True):
     fair_volume: float
     mean_response_s: float | None
     jobs: int
-    #: of each job: the seconds of its workers, and its run time
+    #: for each ended job: the seconds of its workers, and its run time
     worker_s: list[float]
     wallclock_s: list[float]
-    #: the response time of each instance's first job
+    #: instance -> response time of its first job
     responses_s: dict[int, float]
 
 
@@ -128,7 +127,7 @@ def _shares(priorities: list[float], pes: int) -> list[float]:
 
 
 def run(setting: Setting, folder: Path, _processes: int | None) -> None:
-    """Measure, print a table, draw a figure."""
+    """Play all streams, print a table, and draw a figure."""
     output = Output(folder, "priorities")
     rows = measure(setting)
     for row in rows:
@@ -164,7 +163,7 @@ def run(setting: Setting, folder: Path, _processes: int | None) -> None:
 
 
 def _gain(below: PriorityRow | None, row: PriorityRow) -> str | None:
-    """Return by how much the same instances are sooner than with the next lower priority [s]."""
+    """Return how much earlier the same instances end than with the next lower priority [s]."""
     both = [] if below is None else sorted(below.responses_s.keys() & row.responses_s.keys())
     if below is None or not both:
         return None

@@ -1,7 +1,7 @@
 """Realistic arrivals of jobs (P 5.3): utilisation, latencies, reuse of workers.
 
-Four clients bring bursts of jobs of all priorities, demands and limits; by default drawn with
-the paper's distributions, or read from a CSV file. Played in ten variants: three strategies of
+Four clients bring bursts of jobs of all priorities, demands and limits. Jobs are drawn with the paper's
+distributions by default, or read from a CSV file. The stream is played in ten variants: three strategies of
 reuse, six ways of matching, three rates of arrival.
 """
 
@@ -44,8 +44,8 @@ class Variant(msgspec.Struct, frozen=True):
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of a run's consecutive parts: medians over equally many latencies, busy shares over equally
-    long times without the first, and sums over equally many ended jobs.
+    """The values of a run's consecutive parts: medians over equal numbers of latencies, busy shares over
+    equal times without the first part, and sums over equal numbers of ended jobs.
     """
 
     root_ms: list[float]
@@ -57,15 +57,15 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """The kept measures of a run; curves are (x values, y values)."""
+    """The kept measures of a run; each curve is (x values, y values)."""
 
     name: str
-    #: mean time between arrivals of one client; None: a different stream
+    #: mean time between arrivals of one client; None: the stream comes from a file
     interarrival_s: float | None
     summary: Summary
     active_jobs: tuple[list[float], list[float]]
     utilisation: dict[float, tuple[list[float], list[float]]]
-    #: latencies in ms at equally spaced quantiles: for roots, for further workers
+    #: latencies in ms at equally spaced quantiles: until a root is placed, until a further worker is placed
     root_ms: list[float]
     worker_ms: list[float]
     parts: Parts
@@ -118,7 +118,7 @@ def measure(variant: Variant) -> Measured:
 
 
 def parts_of(measures: Measures, busy: Sequence[float]) -> Parts:
-    """Divide the measures of a run, and its busy shares over time."""
+    """Return the measures of a run by its parts; `busy`: shares of busy PEs over time."""
 
     def medians_ms(kind: str) -> list[float]:
         return [median(part) for part in parts(measures.latencies_ms[kind])]
@@ -150,7 +150,7 @@ def _quantiles(values: Sequence[float]) -> list[float]:
 
 
 def run(setting: Setting, folder: Path, processes: int | None) -> None:
-    """Measure, print tables, draw figures."""
+    """Play all variants, print tables, and draw figures."""
     output = Output(folder, "realistic")
     done = side_by_side(
         measure,
@@ -269,7 +269,7 @@ def _total(of_parts: Parts) -> str | None:
 
 
 def _ahead_table(results: dict[str, Measured]) -> Table:
-    """Return a table of the run with the least value of each measure, if the intervals show one."""
+    """Return a table of the runs that have the smallest value of each measure, if the intervals show one."""
 
     def ahead(names: Sequence[str], values: Callable[[Parts], list[float]]) -> Cell:
         by_name = {name: values(results[name].parts) for name in names}

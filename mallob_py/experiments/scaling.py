@@ -1,16 +1,17 @@
 """Strong scaling of one bag of tasks on 1 to 16 workers, in virtual time.
 
 Source: the ElasticJobScheduler publication, figure 6, which measures rigid GLB programs on 1 to 16 nodes.
-Here a node is a worker. The ledgers are the real ones (`kit.bags.ledger`). The tree is like UTS's (geometric,
-4 children on average, of limited depth), sampled by its distribution: nodes of more than `CLUSTER_HEIGHT`
-levels exist one by one, and the subtree below them is a number of nodes, sampled from the distribution of
-such subtrees. All samples are hashes, so that each worker finds the same tree; the experiment checks that
-each node was counted once. `mallob-py batch experiment bags` measures real programs on the existing cores.
+Here a node is a worker. The ledgers are the real ones (`kit.bags.ledger`). The tree is like the trees of UTS
+(geometric, 4 children on average, of limited depth), sampled by its distribution: nodes of more than
+`CLUSTER_HEIGHT` levels exist one by one, and the subtree below each of them is only a number of nodes,
+sampled from the distribution of such subtrees. All samples are hashes, so that each worker finds the same
+tree; the experiment checks that each node was counted once. `mallob-py batch experiment bags` measures real
+programs on the existing cores.
 
 A worker computes for `CHUNK_S` between two looks at its messages. A message costs time at the ranks of both
-workers, one after the other, and at the worker itself; so a worker that many others ask answers late. Workers
-join layer by layer, as job trees grow. If no request has found work, a worker without work is remembered by
-its parent and children in the job tree.
+workers, one after the other, and at the worker itself. So a worker that many others ask answers late. Workers
+join layer by layer, as job trees grow. If no request of a worker without work has found any, its parent and
+children in the job tree remember the worker.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ from mallob_py.trees import children_of, parent_of
 WORKERS = (1, 2, 4, 8, 16)
 DEPTHS = (13, 14, 15, 16)
 SEEDS = 5
-#: nodes that one core searches in a second, measured by scripts/bench/bench_bags.py
+#: number of nodes that one core searches in a second, measured by scripts/bench/bench_bags.py
 NODES_PER_S = 60e6
 CHUNK_S = 0.002
-#: the time to decode a message and to update the ledger
+#: time to decode a message and to update the ledger
 TAKING_S = 30e-6
-#: the time of a message between a worker and its rank, through a pipe
+#: duration of a message between a worker and its rank, through a pipe
 PIPE_S = 20e-6
-#: the delay between two layers of the job tree
+#: delay between two layers of the job tree
 LAYER_S = 0.003
-#: the height of subtrees that are numbers; UTS does not share smaller ones, either
+#: height of subtrees that are only numbers; UTS does not share smaller ones, either
 CLUSTER_HEIGHT = 7
-#: the root's number of children; a tree of depth 17 then has about as many nodes as UTS's with seed 19
+#: number of the root's children; a tree of depth 17 then has about as many nodes as UTS's with seed 19
 _ROOT_CHILDREN = 12
 _MEAN_CHILDREN = 4.0
 _QUANTILES = 1 << 12
@@ -59,12 +60,12 @@ Node: TypeAlias = tuple[int, int]
 
 
 def _children_by_quantile() -> list[int]:
-    """Return numbers of children by quantile of the geometric distribution, in ascending order."""
+    """Return the numbers of children at the quantiles of the geometric distribution, in ascending order."""
     shares = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     return [int(each) for each in np.log1p(-shares) / math.log(_MEAN_CHILDREN / (1 + _MEAN_CHILDREN))]
 
 
-#: the mean number of nodes of a tree of each height
+#: mean number of nodes of a tree, indexed by its height
 _WEIGHTS = [(_MEAN_CHILDREN ** (height + 1) - 1) / (_MEAN_CHILDREN - 1) for height in range(32)]
 _CHILDREN = _children_by_quantile()
 
@@ -82,7 +83,7 @@ def _sizes() -> list[int]:
 
 
 class SampledBag(Bag):
-    """Nodes (hash, height) of the tree, the lowest on top."""
+    """Nodes (hash, height) of the tree, the smallest height on top."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
@@ -137,7 +138,7 @@ class SampledBag(Bag):
 
 
 class SampledTree:
-    """The tree in the form that the ledgers need."""
+    """The tree as a job, in the form that the ledgers need."""
 
     def __init__(self, depth: int, seed: int = 0) -> None:
         self._first = [(splitmix64(seed + each), depth - 1) for each in range(_ROOT_CHILDREN)]
@@ -157,7 +158,7 @@ class SampledTree:
 
 
 class Sharing(msgspec.Struct, frozen=True):
-    """The course of a job: the number of its tree's nodes, the time [s], and loans of tasks."""
+    """The course of a job: number of its tree's nodes, time [s], and number of loans of tasks."""
 
     nodes: int
     seconds: float
@@ -171,7 +172,7 @@ class _Worker:
         self.index = index
         self.ledger = ledger
         self.inbox: list[tuple[Address, AnyBagMessage]] = []
-        #: the time until which the worker computes
+        #: time until which the worker computes
         self.free_s = 0.0
         self.wake_s = math.inf
 
@@ -185,7 +186,7 @@ class Sharers:
         self._rank_s = (network.handling_us + network.sending_us) * 1e-6
         self._network_s = network.other_host_us * 1e-6 + 2 * PIPE_S
         self._jitter_s = network.jitter_us * 1e-6
-        #: by worker, the time until which its rank handles other messages
+        #: indexed by worker: time until which its rank handles other messages
         self._ranks_s = [0.0] * workers
         self._last_arrival_s: dict[tuple[int, int], float] = {}
         self._events: list[tuple[float, int, _Worker, tuple[Address, AnyBagMessage] | None]] = []

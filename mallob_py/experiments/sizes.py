@@ -1,4 +1,4 @@
-"""Latency by the number of PEs: ten seconds of the same arrivals (P 5.3) on 256 to 65,536 PEs.
+"""Latency depending on the number of PEs: ten seconds of the same arrivals (P 5.3) on 256 to 65,536 PEs.
 
 News, epochs and requests go up and down the tree of PEs, so medians should grow like log m.
 """
@@ -36,7 +36,7 @@ def measure(pes: int, seconds: float = _SECONDS) -> Summary:
 
 
 def run(folder: Path, sizes: Sequence[int] = SIZES) -> None:
-    """Play each size, print a table, draw a figure."""
+    """Play each size, print a table, and draw a figure."""
     output = Output(folder, "sizes")
     summaries = []
     for pes in sizes:

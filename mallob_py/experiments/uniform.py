@@ -1,10 +1,10 @@
-"""Uniform jobs (P 5.1, Table 1): how near to a perfect rigid schedule is the throughput?
+"""Uniform jobs (P 5.1, Table 1): how near does the throughput come to that of a perfect rigid schedule?
 
 At any time n_par jobs of equal size are in the system; each has a CPU budget of 1920 / n_par
-core-minutes at 4 cores per PE, so with all 1536 PEs at work a job takes 18.75 s. theta is the
-largest number of processed jobs per second since the start, at any moment; theta_opt is what
-a schedule without any overhead reaches. eta is the time for which the workers of finished
-jobs have run over the jobs' budgets.
+core-minutes at 4 cores per PE. So with all 1536 PEs at work a job takes 18.75 s. theta is the number of
+processed jobs per second since the start, at the moment when it is largest; theta_opt is the theta of
+a schedule without any overhead. eta is the time for which the workers of finished jobs have run,
+divided by the jobs' budgets.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from mallob_py.simulation.setting import JobSpec, Setting, SettingError
 PES = 1536
 SECONDS = 320.0
 CORES_PER_PE = 4
-#: the seconds of one job if the PEs are shared perfectly
+#: seconds that one job takes if the PEs are shared perfectly
 GENERATION_S = 18.75
 _CLIENTS = 4
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A row to be measured."""
+    """A row of the table that is still to be measured."""
 
     setting: Setting
     jobs_at_a_time: int
 
 
 class UniformRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of P Table 1; for each generation of jobs, its seconds and the eta of its jobs."""
+    """A row of P Table 1, with the duration of each generation of jobs and the eta of its jobs."""
 
     jobs_at_a_time: int
     theta: float
@@ -104,7 +104,7 @@ def cases(setting: Setting) -> list[Case]:
 
 
 def run(setting: Setting, folder: Path, processes: int | None) -> None:
-    """Measure, print and write all rows."""
+    """Measure all rows, and print and write their table."""
     output = Output(folder, "uniform")
     todo = cases(setting)
     rows = side_by_side(measure, todo, processes, lambda case: f"{case.jobs_at_a_time} jobs", output.keep)
@@ -146,7 +146,7 @@ class ClosedLoop:
     def __init__(self, simulation: Simulation, streams: list[Iterator[JobSpec]]) -> None:
         self._simulation = simulation
         self._streams = streams
-        #: the stream of each job
+        #: job -> its stream
         self.stream_of: dict[int, int] = {}
         simulation.on_job_ended = self._ended
         for stream in range(len(streams)):
