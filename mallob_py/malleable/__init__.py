@@ -4,11 +4,11 @@ A program defines a handler of four methods and an object that starts and ends i
 
     malleable.define_malleable_handler(handler, processes)
 
-Until `disable_malleable_handler()`, the orders of the scheduler that started the program are carried
-out, one at a time, in a thread of this module's. Without such a scheduler, the program runs as it is.
+Until `disable_malleable_handler()` is called, a thread of this package carries out the orders of the
+scheduler that started the program, one at a time. Without such a scheduler, the program is not changed.
 
 Source: the malleable APGAS programs of ElasticJobScheduler ("On the Performance of Malleable APGAS Programs
-and Batch Job Schedulers", 2024); `wire` has their protocol, `orders` the order of steps.
+and Batch Job Schedulers", 2024). The module `wire` has their protocol, and `orders` the sequence of steps.
 """
 
 from __future__ import annotations

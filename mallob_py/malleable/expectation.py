@@ -1,12 +1,12 @@
-"""The number of processes that an evolving program wishes for, by the work that it expects to be left.
+"""The number of processes that an evolving program wishes for, computed from the work left.
 
-A process pays if `PAYS_S` seconds of work are left for it: to start and to end a process takes about a
-second. Work is counted in CPU time, as the speed in seconds of the clock depends on what else the host does.
+A process is worth its start if `PAYS_S` seconds of work are left for it: to start and to end a process takes
+about a second. Work is measured in CPU time, because its duration depends on what else the host does.
 
-Estimates of the work left are noisy, and each change costs the program time. So a wish changes only if the
-last `LOOKS` estimates are all above it by more than the factor `BAND`, or all below it, and becomes the
-estimate that is nearest to it. Hence estimates that stay within a factor `BAND` of each other change a wish
-once at most.
+Estimates of the work left are noisy, and each change of the number of processes costs the program time. So
+the wish changes only if the last `LOOKS` estimates are all above it, or all below it, by more than the factor
+`BAND`; the new wish is the estimate nearest to the former wish. Hence estimates that stay within a factor
+`BAND` of each other change the wish at most once.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from collections import deque
 PAYS_S = 2.0
 #: number of estimates that must agree
 LOOKS = 4
-#: factor within which estimates and wishes count as equal
+#: factor within which an estimate counts as equal to the wish
 BAND = 1.5
 #: the wish of a program that does not know how much work is left
 MANY = 1_000_000
 
 
 class Expectation:
-    """What a program expects, from repeated looks at its progress, and its wish."""
+    """The work that a program expects to be left, from repeated looks at its progress, and its wish."""
 
     def __init__(self) -> None:
         self._wish = 1.0
         self._estimates: deque[float] = deque(maxlen=LOOKS)
-        #: (work done, CPU time) at the first look, or when work was lost
+        #: (work done, CPU time) at the first look, or at the last look that found less work done than before
         self._first: tuple[float, float] | None = None
         self._done = 0.0
 
     def look(self, done: float, total: float | None, cpu_s: float) -> int | None:
-        """Return the wish after a look at the work done, the whole work (None: unknown), and the CPU time of
-        all processes; None: too little is known.
+        """Take in the work done and all processes' CPU time; return the wish, None if too little is known.
+
+        `total`: the whole work; None: unknown.
         """
         if self._first is None or done < self._done:
             self._first = (done, cpu_s)

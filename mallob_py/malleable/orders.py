@@ -4,7 +4,7 @@
              -> the scheduler receives their hosts -> post_shrink
     grow     pre_grow -> processes start on the new hosts -> post_grow
 
-A host must be reported to the scheduler only after its process has ended: the next job starts there at once.
+A host must be reported to the scheduler only after its process has ended: the next job starts on it at once.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from mallob_py.malleable.wire import Grow, Order, Shrink
 
 
 class OrderError(Exception):
-    """An error: an order, or a handler's result, is impossible. One line states the reason."""
+    """Error: an order, or the result of a handler's method, is impossible. One line states the reason."""
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
-    """A process of the program and its host. Ids count from 0 and are never used again."""
+    """A place: a process of the program, and its host. Ids count from 0 and are never used again."""
 
     id: int
     host: str
 
 
 class MalleableHandler(Protocol):
-    """The program's part of an order. Methods are called from one thread, one order at a time."""
+    """The program's part in orders. Its methods are called in one thread, for one order at a time."""
 
     def pre_shrink(self, count: int) -> Sequence[Place]:
         """Choose `count` places and move all work away from them: their processes end after this call."""
         ...
 
     def post_shrink(self, now: int, removed: Sequence[Place]) -> None:
-        """Called after a shrink: `now` places are left, and the processes of the removed ones have ended."""
+        """Called after a shrink: `now` places are left; the processes of the `removed` places have ended."""
         ...
 
     def pre_grow(self, count: int) -> None:
-        """Called before growth: `now` processes are running, and further ones will start."""
+        """Called before growth: `count` further processes will start."""
         ...
 
     def post_grow(self, now: int, continued: Sequence[Place], added: Sequence[Place]) -> None:
@@ -49,7 +49,7 @@ class MalleableHandler(Protocol):
 
 
 class Processes(Protocol):
-    """Starts and ends the processes of a program; `PlaceProcesses` does so for plain processes."""
+    """Starts and ends the processes of a program; `PlaceProcesses` does so for child processes."""
 
     @property
     def places(self) -> Sequence[Place]:
@@ -57,18 +57,18 @@ class Processes(Protocol):
         ...
 
     def start(self, hosts: Sequence[str]) -> Sequence[Place]:
-        """Start a process on each of the hosts, of which some may be repeated; return their places."""
+        """Start a process for each entry of `hosts`, which may repeat a host; return their places."""
         ...
 
     def end(self, places: Sequence[Place]) -> None:
-        """End these processes; return when they have ended."""
+        """End the processes of `places`; return when they have ended."""
         ...
 
 
 def carry_out(
     order: Order, handler: MalleableHandler, processes: Processes, release: Callable[[Sequence[str]], None]
 ) -> None:
-    """Shrink or grow; `release` is called with the hosts that the program has left. Raises OrderError."""
+    """Carry out an order; `release` is called with the hosts that the program leaves. Raises OrderError."""
     match order:
         case Shrink(count):
             _shrink(count, handler, processes, release)

@@ -1,4 +1,4 @@
-"""One process per place, for a program that starts its processes itself, as its own children."""
+"""`PlaceProcesses`: one process per place, for a program that starts its processes as its own children."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from mallob_py.malleable.orders import Place
 
-#: the time that a process may take to end after SIGTERM
+#: how long a process may take to end after SIGTERM
 GRACE_S = 10.0
 
 
 def allotted_hosts() -> list[str]:
-    """Return the hosts with which this program was started, one for each process: the lines of `NODE_FILE`.
+    """Return the host of each initial process: the lines of `NODE_FILE`, which the scheduler has written.
 
-    Without a scheduler: this host, `NODES` times or once. Raises OSError, ValueError.
+    Without a scheduler, returns this host `NODES` times, by default once. Raises OSError, ValueError.
     """
     if path := os.environ.get("NODE_FILE"):
         return Path(path).read_text(encoding="utf-8").split()
@@ -25,9 +25,10 @@ def allotted_hosts() -> list[str]:
 
 
 class PlaceProcesses:
-    """Processes that are started by `start(place)` and ended by SIGTERM, after `grace_s` seconds by SIGKILL.
+    """Processes that `start(place)` starts. They are ended by SIGTERM, and after `grace_s` by SIGKILL.
 
-    `hosts` are the initial hosts, by default the allotted ones. Raises what `start` raises.
+    `hosts`: the hosts of the initial processes, by default `allotted_hosts()`. Raises any exception of
+    `start`.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class PlaceProcesses:
 
     @property
     def places(self) -> list[Place]:
-        """The places of running processes, by id."""
+        """Return the places of running processes, ordered by id."""
         with self._lock:
             return list(self._processes)
 

@@ -1,14 +1,14 @@
 """A program that accepts orders: the socket at which they arrive, and a thread that carries them out.
 
 Environment variables contain the scheduler's address. If jobs share a host, `SCHEDULER_SOCKET` is the path of
-its socket and `JOB_SOCKET` the path of the program's socket, both in folders of the user. Otherwise
-`SCHEDULER_IP` and `SCHEDULER_PORT` are its address, and the program listens at its own address and the same
-port, as ElasticJobScheduler requires. (`127.0.0.1` is no scheduler there.) Without any of these variables,
-there is no scheduler.
+the scheduler's socket and `JOB_SOCKET` the path of the program's socket, both in folders of the user.
+Otherwise `SCHEDULER_IP` and `SCHEDULER_PORT` are the scheduler's address, and the program listens at its own
+address and the same port, as ElasticJobScheduler requires. (There, `127.0.0.1` means no scheduler.) Without
+any of these variables, there is no scheduler.
 
 Only the scheduler can give orders: the folders are the user's, and over IP, only connections from the
-scheduler's address are accepted. (The protocol has no secret: any user who can log in there can give orders
-as well.)
+scheduler's address are accepted. (The protocol has no secret: any user who can log in on the scheduler's host
+can give orders, too.)
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from mallob_py.malleable import wire
 from mallob_py.malleable.orders import MalleableHandler, Processes, carry_out
 from mallob_py.malleable.sockets import Address, connect, listen
 
-#: the time until the next attempt to reach the scheduler, which may be restarting
+#: pause between attempts to reach the scheduler, which may be restarting
 _RETRY_S = 0.5
-#: the time limit of one line from the scheduler or to it
+#: time limit for one line from or to the scheduler
 _LINE_S = 20.0
-#: the time limit of the last message to the scheduler
+#: time limit for the last message to the scheduler
 _LAST_LINE_S = 5.0
 _LOCAL = "127.0.0.1"
 
@@ -39,8 +39,8 @@ _program: _Program | None = None
 def define_malleable_handler(handler: MalleableHandler, processes: Processes) -> bool:
     """Begin to carry out the scheduler's orders; return whether there is a scheduler.
 
-    Raises RuntimeError if a program does this twice, OSError if the program cannot listen. An exception of a
-    handler's method is printed and ends the acceptance of orders; the program continues with its places.
+    Raises RuntimeError if called twice, OSError if the program cannot listen. After an exception in a
+    handler's method, which is printed, no more orders are accepted; the program continues with its places.
     """
     global _program
     if _program is not None:
@@ -52,12 +52,11 @@ def define_malleable_handler(handler: MalleableHandler, processes: Processes) ->
 
 
 def ask_for_processes(count: int) -> None:
-    """Request `count` further processes from the scheduler, for an evolving job; the handler is called if
-    they start.
+    """Request `count` further processes from the scheduler. If it grants them, the handler is called.
 
-    A new request replaces an unmet earlier one. A restarted scheduler does not know the request. Raise
-    RuntimeError without a handler that accepts orders, ValueError for a count below 1, OSError if the
-    scheduler does not listen.
+    A new request replaces an earlier one that was not met. A restarted scheduler does not know the request.
+    Raises RuntimeError if no handler accepts orders, ValueError for a count below 1, OSError if the scheduler
+    does not listen.
     """
     if _program is None or _program.takes_no_orders.is_set():
         raise RuntimeError("there is no scheduler to ask; see define_malleable_handler")
@@ -67,11 +66,11 @@ def ask_for_processes(count: int) -> None:
 
 
 def wish_for_processes(count: int) -> None:
-    """Tell the scheduler for how many processes in all the program has work, until the next wish.
+    """Tell the scheduler that the program has work for `count` processes in all, until the next wish.
 
-    Any process of the program can do so, for example repeatedly, since a restarted scheduler forgets wishes.
-    Without effect under ElasticJobScheduler, and before the program accepts orders. Raise ValueError for a
-    count below 1, OSError if the scheduler does not listen.
+    Any process of the program can call this, also repeatedly, since a restarted scheduler forgets wishes. Has
+    no effect under ElasticJobScheduler, or before the program accepts orders. Raises ValueError for a count
+    below 1, OSError if the scheduler does not listen.
     """
     if count < 1:
         raise ValueError(f"{count} processes are wished for, not 1 or more")
@@ -83,16 +82,16 @@ def wish_for_processes(count: int) -> None:
 
 
 def disable_malleable_handler() -> None:
-    """Stop accepting orders and report this to the scheduler; return after the current order.
+    """Stop accepting orders, and report this to the scheduler; return when the current order is carried out.
 
-    The program must remain rigid from now on.
+    No order can be accepted again.
     """
     if _program is not None:
         _program.stop()
 
 
 def _addresses() -> tuple[Address, Address] | None:
-    """Return the addresses of the scheduler and of this program. Raises OSError."""
+    """Return the addresses of the scheduler and of this program; None: no scheduler. Raises OSError."""
     ours, theirs = os.environ.get("JOB_SOCKET"), os.environ.get("SCHEDULER_SOCKET")
     if ours and theirs:
         return theirs, ours
@@ -106,7 +105,7 @@ def _addresses() -> tuple[Address, Address] | None:
 
 
 def _told(scheduler: Address, notice: wire.Notice, timeout_s: float) -> socket.socket:
-    """Return the connection by which the scheduler received a message. Raises OSError."""
+    """Send the scheduler a notice; return the connection used. Raises OSError."""
     connection = connect(scheduler, timeout_s)
     try:
         connection.sendall(f"{wire.notice_line(notice)}\n".encode())
@@ -133,7 +132,7 @@ class _Program:
     def stop(self) -> None:
         self.takes_no_orders.set()
         if threading.current_thread() is not self._thread:
-            # Wake the thread where it waits for a connection, unless it has ended.
+            # Wake the thread, which may wait for a connection, or may have ended.
             with contextlib.suppress(OSError):
                 connect(self._ours, _LINE_S).close()
             self._thread.join()
@@ -158,7 +157,7 @@ class _Program:
     def _is_scheduler(self, origin: Address) -> bool:
         if isinstance(self._scheduler, str) or origin[0] == self._scheduler[0]:
             return True
-        why = f"it came from {origin[0]}; those of {self._scheduler[0]} are taken"
+        why = f"it came from {origin[0]}; only the scheduler's host {self._scheduler[0]} may give orders"
         print(f"mallob_py.malleable: no order: {why}", file=sys.stderr)
         return False
 
@@ -173,9 +172,9 @@ class _Program:
                 self.takes_no_orders.wait(_RETRY_S)
 
     def _say_farewell(self) -> None:
-        """Report to the scheduler that no order is accepted any more, and wait until it has read the report.
+        """Report to the scheduler that no more orders are accepted, and wait until it has read the report.
 
-        An order that arrives meanwhile finds a closed socket, and the report explains it to the scheduler.
+        The connection of an order that arrives meanwhile is closed; the report tells the scheduler why.
         """
         self.takes_no_orders.set()
         if self._is_announced:

@@ -17,7 +17,7 @@ Address = str | tuple[str, int]
 
 @contextlib.contextmanager
 def short_path(path: str) -> Iterator[str]:
-    """Return a short name of the same file."""
+    """Context manager with a short name of the file at `path`."""
     folder = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
@@ -26,7 +26,7 @@ def short_path(path: str) -> Iterator[str]:
 
 
 def listen(address: Address) -> socket.socket:
-    """Return a socket that listens at an address; a former socket at the path is replaced. Raises OSError."""
+    """Return a socket that listens at an address, replacing a former socket file. Raises OSError."""
     if isinstance(address, tuple):
         return socket.create_server(address)
     server = socket.socket(socket.AF_UNIX)
@@ -45,7 +45,7 @@ def listen(address: Address) -> socket.socket:
 
 
 def connect(address: Address, timeout_s: float | None = None) -> socket.socket:
-    """Return a connection to an address; `timeout_s` holds for all its operations. Raises OSError."""
+    """Return a connection to an address. `timeout_s`: time limit for each operation. Raises OSError."""
     if isinstance(address, tuple):
         return socket.create_connection(address, timeout_s)
     connection = socket.socket(socket.AF_UNIX)

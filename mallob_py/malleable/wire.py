@@ -1,28 +1,28 @@
-"""The lines of text between malleable programs and their scheduler: an order per connection.
+"""The lines of text between malleable programs and their scheduler: one order or notice per connection.
 
-    scheduler to program   shrink <n>                    answered by n lines: hosts without process now
+    scheduler to program   shrink <n>                    answered by n lines: the hosts of ended processes
                            grow <n> <host1> ... <hostn>  not answered
     program to scheduler   APGAS-Ready:<address>         orders are accepted from now on
-                           APGAS-Unready:<address>       orders are accepted no more (an extension)
+                           APGAS-Unready:<address>       no more orders are accepted (an extension)
                            Evolving;Release;<host>:<address>
                            Evolving;Request;<n>:<address>
                            Evolving;Wish;<n>:<address>   there is work for n processes (an extension)
 
-Source: ElasticJobScheduler and the malleable APGAS runtime. There, an address is an IP address, as each job
-has nodes for itself, and orders go to the port of the scheduler. Where jobs share a host, it is the path of
-the socket at which the job accepts orders.
+Source: ElasticJobScheduler and the malleable APGAS runtime. There, an address is an IP address, because each
+job has its own nodes, and orders go to the same port as the scheduler's. If jobs share a host, an address is
+the path of the socket at which the job accepts orders.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-#: the longest line without its end, enough for the hosts of a very large order
+#: greatest length of a line, enough for the hosts of a very large order
 LINE_MAX_BYTES = 1 << 20
 
 
 class WireError(ValueError):
-    """An error: the protocol does not define this line. One line states the reason."""
+    """Error: the protocol does not define this line. One line states the reason."""
 
 
 class Shrink(msgspec.Struct, frozen=True):
@@ -32,13 +32,13 @@ class Shrink(msgspec.Struct, frozen=True):
 
 
 class Grow(msgspec.Struct, frozen=True):
-    """An order to use further hosts; a host is repeated once for each process that it has room for."""
+    """An order to start a process for each entry of `hosts`; a host may have several entries."""
 
     hosts: tuple[str, ...]
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """A notice: the program that accepts orders at this address can be resized."""
+    """A notice: a program accepts orders at this address from now on."""
 
     address: str
 
@@ -50,7 +50,7 @@ class Unready(msgspec.Struct, frozen=True):
 
 
 class Release(msgspec.Struct, frozen=True):
-    """A notice: an evolving program has no process on this host any more."""
+    """A notice: an evolving program has ended its process on `host`."""
 
     host: str
     address: str
@@ -83,7 +83,7 @@ def order_line(order: Order) -> str:
 
 
 def parse_order(line: str) -> Order:
-    """Return the order of a line. Raises WireError."""
+    """Parse a line into an order. Raises WireError."""
     word, *rest = line.split()[:2] or [""]
     count = _count(rest[0]) if rest else 0
     if word not in ("shrink", "grow") or not count:
@@ -93,7 +93,7 @@ def parse_order(line: str) -> Order:
         return Shrink(count)
     if word == "grow" and len(hosts) == count:
         return Grow(hosts)
-    raise WireError(f"{line[:60]!r} has {len(hosts)} hosts behind the number {count}")
+    raise WireError(f"{line[:60]!r} has {len(hosts)} hosts after the number {count}")
 
 
 def notice_line(notice: Notice) -> str:
@@ -111,7 +111,7 @@ def notice_line(notice: Notice) -> str:
 
 
 def parse_notice(line: str) -> Notice:
-    """Return the notice of a line. Raises WireError."""
+    """Parse a line into a notice. Raises WireError."""
     said, colon, address = line.partition(":")
     if colon and address:
         if said == "APGAS-Ready":
@@ -129,5 +129,5 @@ def parse_notice(line: str) -> Notice:
 
 
 def _count(text: str) -> int:
-    """Return a number of processes; 0 if the text is none."""
+    """Parse a number of processes; return 0 if the text is no such number."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

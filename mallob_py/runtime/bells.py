@@ -1,9 +1,10 @@
 """The bells that wake a rank's loop: messages, workers, signals, another rank's end, the desk, orders.
 
-`Parking` waits for the doorbell and all other descriptors, of any number, and to the microsecond.
-`epoll.poll` rounds up to whole milliseconds, although a rank often parks for tenths of one; `select` does not
-round, but takes no descriptor above 1023, and a rank with many workers has thousands. So the descriptors are
-in an epoll object, which `select` waits for: made early, it has a low number.
+`Parking` waits for any number of descriptors, such as the doorbell, with a time-out exact to the microsecond.
+`epoll.poll` rounds its time-out up to whole milliseconds, although a rank often parks for a tenth of that;
+`select` does not round, but takes no descriptor above 1023, and a rank with many workers has thousands. So
+the descriptors are in an epoll object, and `select` waits for this object, which has a low descriptor: it is
+made early.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class StopBell:
-    """Signals that demand the end, as a descriptor for the loop."""
+    """The signals that order this rank to end, as a descriptor that wakes the loop."""
 
     def __init__(self, signals: Iterable[signal.Signals]) -> None:
-        #: the first stop signal; None: none came
+        #: the number of the first stop signal; None: no stop signal has come
         self.first: int | None = None
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         for each in signals:
             signal.signal(each, self._ring)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # a fork may inherit a mask
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # a fork may inherit a blocked signal
 
     def _ring(self, number: int, _frame: object) -> None:
         if self.first is None:
@@ -43,27 +44,27 @@ class StopBell:
         return self._read_fd
 
 
-#: longest wait that must not be rounded up to a millisecond
+#: time-out below which rounding up to whole milliseconds would cost too much
 _FINE_S = 0.0025
 
 
 class Parking:
-    """Waits for all descriptors with news, of any number."""
+    """Waits until any of its descriptors is readable; there may be thousands."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
 
     def watch(self, descriptor: int) -> int:
-        """Wait for this descriptor, too; the caller must keep it open. Return it."""
+        """Add a descriptor to wait for, and return the descriptor; the caller must keep it open."""
         self._epoll.register(descriptor, select.EPOLLIN)
         return descriptor
 
     def forget(self, descriptor: int) -> None:
-        """Stop waiting for this descriptor."""
+        """Stop waiting for a descriptor."""
         self._epoll.unregister(descriptor)
 
     def park(self, timeout_s: float) -> set[int]:
-        """Wait for descriptors, at most `timeout_s`, and return the readable ones.
+        """Wait until a descriptor is readable, at most `timeout_s`; return the readable descriptors.
 
         A short wait takes a second system call, since `poll` rounds up to milliseconds.
         """
@@ -75,9 +76,9 @@ class Parking:
 
 
 class Bells:
-    """The one place where a rank waits. `rung`: the other descriptors that were readable last.
+    """The one place where a rank waits. `rung`: the descriptors that were readable after the last wait.
 
-    Attributes instead of methods, since a loop reads them in each turn.
+    The bells are attributes, not methods, since the loop reads them in each turn.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Bells:
         self.rung: set[int] = set()
         self._stop_bell = stop_bell
         self._parking = Parking()
-        #: waits for the news that a halted rank hears
+        #: the parking of a halted rank, which hears only messages, signals and the end of other ranks
         self._parking_for_change = Parking()
         self.message = transport.descriptors()[0]
         self.signal = stop_bell.fileno()
@@ -115,14 +116,14 @@ class Bells:
                 self._parking.forget(descriptor)
 
     def park(self, timeout_s: float) -> None:
-        """Wait for any news."""
+        """Wait for any bell, at most `timeout_s`."""
         self.rung = self._parking.park(timeout_s)
 
     def park_for_change(self, timeout_s: float) -> None:
-        """Wait for the news that a halted rank hears."""
+        """Wait for a bell that a halted rank heeds, at most `timeout_s`."""
         self.rung = self._parking_for_change.park(timeout_s)
 
     @property
     def stopped_by(self) -> int | None:
-        """Return the signal that demanded this rank's end; None: none."""
+        """Return the number of the signal that ordered this rank to end; None: no signal did."""
         return self._stop_bell.first

@@ -1,13 +1,13 @@
-"""Bringing a rank up and down: the order of fork server, MPI, loop and desk.
+"""Starting and ending a rank: the order of fork server, MPI, desk and loop.
 
 The fork server starts before MPI, and the signal handlers before both, so that a signal never kills a rank
 that has children. If a rank fails at the start, all ranks end: with a clear message if the user can act
 (`DeskError`), else with a traceback and MPI's abort. A rank that fails later ends alone if the others can go
 on (`RankLoss.SURVIVE`).
 
-With `--pes auto`, a rank hosts as many PEs as its share of its host's cores: a core counts for a rank by one
-over the number of ranks that may use it. So ranks bound to cores of their own get all of these, unbound ranks
-equal parts.
+With `--pes auto`, a rank hosts as many PEs as its share of its host's cores: a core that k ranks may use
+counts 1/k for each of these ranks. So a rank bound to cores of its own gets all these cores, and unbound
+ranks get equal parts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 class CapacityOffer(msgspec.Struct, frozen=True):
-    """The capacity that a rank reports at the start. `pes` None: its share of the cores."""
+    """The capacity that a rank reports at the start. `pes` None: as many PEs as its cores allow."""
 
     pes: int | None
     threads: int
@@ -76,9 +76,9 @@ class CapacityOffer(msgspec.Struct, frozen=True):
 
 
 def capacities_of(offers: Sequence[CapacityOffer]) -> tuple[int, ...]:
-    """Return each rank's capacity, from all ranks' offers."""
+    """Return each rank's number of PEs, computed from the offers of all ranks."""
     users = Counter((offer.host, core) for offer in offers for core in offer.cores)
-    #: parts of a core, a multiple of each number of ranks that share one
+    #: number of parts of a core: a multiple of every number of ranks that share a core
     parts = math.lcm(*users.values())
 
     def share(offer: CapacityOffer) -> int:
@@ -89,7 +89,7 @@ def capacities_of(offers: Sequence[CapacityOffer]) -> tuple[int, ...]:
 
 
 class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a rank, equal on all ranks except `pes` (None: see cores.py)."""
+    """The settings of a rank, equal on all ranks except `pes` (None: by the rank's share of the cores)."""
 
     config: Config
     pes: int | None = 1
@@ -102,27 +102,27 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     rank_timeout_s: float | None = None
     rank_loss: mpi.RankLoss = mpi.RankLoss.RESTART
     preload: tuple[str, ...] = ()
-    #: folder for workers' output, a file per job; None: standard error
+    #: folder for workers' output, with a file per job; None: workers write to standard error
     output_dir: str | None = None
-    #: folder for all stimuli of all PEs; None: not logged
+    #: folder for the logs of all stimuli; None: stimuli are not logged
     stimuli_dir: str | None = None
 
 
 class _Arrival(msgspec.Struct, frozen=True):
     """The message by which a rank reports to all others that it is up."""
 
-    #: since 1970; the first rank's is the start of the system
+    #: seconds since 1970; the time of rank 0 is the start of the system
     now_s: float
     offer: CapacityOffer
     process: RankProcess
 
 
 class DeskError(Exception):
-    """Error: the desk cannot be opened, or must close; all ranks end with this message and exit code 2."""
+    """Error: the desk cannot be opened (exit code 2), or must close (1); all ranks end with this message."""
 
 
 def client_rank(client: int, placement: Placement) -> int:
-    """Return the rank of a client; the first client has the root of the tree of PEs."""
+    """Return the rank of a client; client 0 is the rank with the root of the tree of PEs."""
     root = placement.rank_of[placement.size // 2]
     return (root + client) % placement.ranks
 
@@ -136,9 +136,9 @@ def run_rank(
 ) -> NoReturn:
     """Run a rank until the system stops; does not return.
 
-    `make_log(rank, first PE, start)` opens this rank's event log; all ranks have the same start.
+    `make_log(rank, first PE, start)` opens this rank's event log; `start` is the same on all ranks.
     `make_desk(rank)` opens its desk, or returns None; it may raise DeskError. `fork_server`: the control
-    socket of a running one.
+    socket of a fork server that runs already; None: fork one.
     """
     stop_bell = StopBell(mpi.stop_signals())
     descriptors = raise_descriptor_limit()
@@ -166,7 +166,7 @@ def run_rank(
     pes = placement.pes_of(transport.rank)
     pool_options = _pool_options(settings, pes)
     pool = WorkerPool(server, pool_options)
-    #: one worker runs; others are suspended, kept or spare
+    #: one process runs a worker; the other processes are suspended, kept or spare
     suspended_per_pe = settings.config.job_cache + settings.config.roots_kept(placement.size)
     processes_per_pe = 1 + suspended_per_pe + settings.warm + pool_options.kept_max // len(pes)
     closed = may_be_lost = False
@@ -196,7 +196,7 @@ def run_rank(
             )
             told = mpi.gathered(world, (problem, pool.inspection.known if rank.node.survives else {}))
         problems = [text for text, _ in told if text is not None]
-        # A rank that takes over a desk must be quick.
+        # So a rank that takes over a desk need not inspect the applications itself.
         pool.inspection.told = next((known for _, known in told if known), {})
         code = 2
         if problems:
@@ -218,9 +218,9 @@ def run_rank(
 
 
 def _meet_others(settings: WorldSettings) -> tuple[Any, Transport, list[_Arrival]]:
-    """Return the communicator and transport of all ranks, and how each rank has arrived."""
+    """Meet all ranks; return the communicator, this rank's transport, and each rank's arrival."""
     world = mpi.start_mpi(within_a_host=guard.is_fork(os.environ) or not mpi.in_mpi_world())
-    # Importing it initialises MPI.
+    # Late: importing the transport initialises MPI.
     from mallob_py.runtime.world.transport import Transport
 
     transport = Transport(world, settings.rank_loss)
@@ -242,7 +242,7 @@ def _start_of(settings: WorldSettings, placement: Placement, capacity: int, star
 
 
 def _end_by(error: BaseException, pool: WorkerPool, may_be_lost: bool) -> NoReturn:
-    """End by an error: only this rank if the error is its own and it may be lost, else all ranks."""
+    """End because of an error: only this rank if it may be lost and the desk is sound, else all ranks."""
     is_alone = may_be_lost and not isinstance(error, DeskError)
     if isinstance(error, PeerFailure | DeskError) and not is_alone:
         tell(f"{error}; all ranks end")
@@ -256,7 +256,7 @@ def _end_by(error: BaseException, pool: WorkerPool, may_be_lost: bool) -> NoRetu
 
 
 def _links(rank: Rank, transport: Carrier) -> int:
-    """Return the number of ranks on other hosts linked to this rank, if such ranks may be lost."""
+    """Return the number of ranks on other hosts, each reached by a link; 0 if ranks cannot be lost."""
     hosts = [transport.hosts[each] for each in rank.node.placement.members]
     return sum(host != transport.hosts[rank.rank] for host in hosts) if rank.node.survives else 0
 
@@ -276,7 +276,7 @@ def _make_rank(
     clock: Callable[[], float],
 ) -> Rank:
     transport.links.patience_s = patience_of(settings.rank_timeout_s)
-    with contextlib.suppress(OSError):  # else each worker that moves begins anew
+    with contextlib.suppress(OSError):  # without the socket, a worker that moves starts from scratch
         pool.processes.exchange(GivingSocket(transport.folder.path, transport.rank))
     members = node.placement.members
     peers = LocalPeers(transport.rank, origin.processes, origin.hosts)
@@ -305,8 +305,8 @@ def run_newcomer(
     server: ForkServer,
     stop_bell: StopBell,
 ) -> NoReturn:
-    """Be a rank that joins a running system: as `run_rank`, without MPI and the common start."""
-    settings = replace(settings, rank_loss=mpi.RankLoss.SURVIVE)  # else no rank can join
+    """Run a rank that joins a running system: like `run_rank`, but without MPI and a common start."""
+    settings = replace(settings, rank_loss=mpi.RankLoss.SURVIVE)  # ranks join no other system
     try:
         invitation = read_invitation()
         carrier, newcomer = join(invitation, settings.pes, patience_of(settings.rank_timeout_s))
@@ -388,7 +388,7 @@ def _memory_watch(reserve: Reserve, rank: Rank, ranks_here: int) -> MemoryWatch:
 def _log_stimuli(
     settings: WorldSettings, rank: Rank, origin: Origin, joined: tuple[tuple[float, AnyChange], ...] = ()
 ) -> str | None:
-    """Return why stimuli cannot be logged, if they should be."""
+    """Open the log of stimuli if the settings want one; return the error that prevents that."""
     if settings.stimuli_dir is None:
         return None
     folder = StimulusLog.folder_of_run(settings.stimuli_dir, origin.start_s)

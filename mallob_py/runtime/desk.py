@@ -1,4 +1,4 @@
-"""Interfaces of a rank's loop beside its workers: the desk, where jobs come in; users' orders; the log."""
+"""The interfaces that a rank's loop serves: the desk, where jobs come in; users' orders; the event log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from mallob_py.protocol.effects import JobEnded, JobGivenUp, JobRests, JobSaved, JobSought
 from mallob_py.runtime.workers.tasks import WorkerEvent
 
-#: news for a desk about a job that came in there
+#: news for a desk about a job that came in at this desk
 JobNews = JobSought | JobRests | JobGivenUp | JobSaved | JobEnded
 
 
@@ -21,7 +21,7 @@ class Desk:
 
     @property
     def deadline_s(self) -> float:
-        """Return when a turn is due at the latest."""
+        """Return the time at which a turn is due even if the descriptor is not readable."""
         return math.inf
 
     def turn(self, now: float) -> None: ...
@@ -36,11 +36,11 @@ class Desk:
     def close(self) -> None: ...
 
     def hand_over(self) -> None:
-        """Close on a rank that leaves; another rank goes on with the contents."""
+        """Close the desk because its rank leaves; another rank goes on with the desk's jobs."""
 
 
 class Orders(Protocol):
-    """Orders of users, on one rank. `turn` is due as a desk's is."""
+    """The orders that users give at one rank. Turns are due as in `Desk`."""
 
     def fileno(self) -> int | None:
         """Return a descriptor that is readable when a turn is due; asked for once."""
@@ -60,19 +60,19 @@ class Orders(Protocol):
 
 
 class EventSink(Protocol):
-    """A log of events, which belong to `pe` or to the rank's first PE."""
+    """A log of events. An event belongs to PE `pe`, by default to the rank's first PE."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether the events are kept; if not, they need not be logged."""
+        """Return whether events are kept; if not, callers need not log any."""
 
     @property
     def taken(self) -> list[tuple[float, str, Mapping[str, Any], int]]:
-        """Return the events for `flush`: time, name, fields, PE. Frequent loggers append to this list."""
+        """Return the events not flushed: (time, name, fields, PE). Frequent loggers append to this list."""
 
     @property
     def taken_max(self) -> int:
-        """The number of taken events at which to flush."""
+        """Return the length of `taken` at which the loop must flush."""
 
     def write(self, now: float, event: str, fields: Mapping[str, object], pe: int | None = None) -> None: ...
 

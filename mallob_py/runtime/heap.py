@@ -1,14 +1,14 @@
 """A rank's heap: memory freed after large messages goes back to the kernel when the rank has little to do.
 
-glibc keeps freed memory below any live block, and serves later messages from there, so a rank that has
-carried a bag's tasks would stay at its largest size. Two remedies were measured. Fixed thresholds (`mallopt`)
-make the kernel hand out new pages for every large message: 20 times the time for one of 1 MB. `malloc_trim`
-costs nothing during messages, and afterwards about 50 ms for 200 MB; it is called when the rank is not busy,
-much can be given back, and seldom.
+glibc keeps freed memory that lies below a live block, and reuses it for later messages. So a rank that has
+passed on a bag's tasks would keep its largest size. Two remedies were measured. Fixed thresholds (`mallopt`)
+make the kernel hand out new pages for every large message, which takes 20 times as long for a message of 1
+MB. `malloc_trim` costs nothing during messages, and afterwards about 50 ms for 200 MB. So `malloc_trim` is
+called, but seldom, and only when the rank is not busy and much can be given back.
 
-The C library knows how much of the heap is free, but not how much of that is given back already. So the
-measure is the unused memory that the process has, beyond its least value since the last trim. With other C
-libraries (musl) nothing is done.
+The C library knows how much of the heap is free, but not how much of this free memory it has given back
+already. So the measure is by how much the process's unused memory exceeds its smallest value since the last
+trim. With other C libraries (musl) nothing is done.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-#: least amount worth a call
+#: smallest amount of memory that is worth a trim
 _WORTH_BYTES = 8 << 20
-#: least time between trims: returned memory must be fetched again for new messages; counting costs, too
+#: shortest time between trims: new messages must fetch memory again after a trim, and counting costs time
 _EVERY_S = 10.0
-#: part of a core from which a rank is busy
+#: share of a core above which a rank counts as busy
 _BUSY_SHARE = 0.5
-#: number of fields of `struct mallinfo`; the fields of mapped (hblkhd) and other memory (uordblks)
+#: `struct mallinfo`: number of fields; index of the used bytes in mappings (hblkhd), and elsewhere (uordblks)
 _FIELDS, _MAPPED, _USED = 10, 4, 7
 
 
@@ -74,18 +74,18 @@ def _own_resident_bytes() -> int:
 
 
 class HeapKeeper:
-    """Gives free memory back. `look` should be called about once a second."""
+    """Gives the heap's free memory back. `look` should be called about once a second."""
 
     def __init__(self, heap: CHeap | None) -> None:
         self._heap = heap
-        #: least unused bytes since the last trim, which include Python's reserve for small objects
+        #: smallest number of unused bytes since the last trim; includes Python's reserve for small objects
         self._least_bytes = math.inf if heap is None else heap.unused_bytes()
         self._next_s = -math.inf
         #: time of the last look, and CPU time at that look
         self._last: tuple[float, float] | None = None
 
     def look(self, now_s: float, cpu_s: float) -> None:
-        """Trim the heap if it is time. `cpu_s`: the rank's CPU time so far."""
+        """Trim the heap if that is due. `cpu_s`: the rank's CPU time so far."""
         if self._heap is None:
             return
         last, self._last = self._last, (now_s, cpu_s)
@@ -96,7 +96,7 @@ class HeapKeeper:
             self._give_back(self._heap)
 
     def _give_back(self, heap: CHeap) -> None:
-        """Give memory back. Raises OSError."""
+        """Trim the heap if enough of it is unused. Raises OSError."""
         unused_bytes = heap.unused_bytes()
         self._least_bytes = min(self._least_bytes, unused_bytes)
         if unused_bytes - self._least_bytes >= _WORTH_BYTES:

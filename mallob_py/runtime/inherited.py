@@ -2,12 +2,12 @@
 
 Ignored signals and a signal mask pass through exec: with SIGCHLD ignored (`trap '' CHLD; exec ...`) the
 kernel discards children's exit codes. So signals are reset, but SIGHUP and SIGINT stay ignored, as `nohup`
-and a shell's `&` intend, and niceness stays. Closed standard streams are opened, since the next file would
-take their place.
+and a shell's `&` intend, and niceness stays. Closed standard streams are opened, since the next opened file
+would get their descriptor.
 
-Variables of an MPI launcher reach all processes below a rank. If the launcher cannot be reached, MPI would
-abort or wait, so they are removed. The launcher of a single process must not keep a command from starting
-ranks (`-n`).
+Environment variables of an MPI launcher reach all descendants of a rank. If the launcher cannot be reached,
+MPI would abort or wait, so the variables are removed. If the launcher has started only this process, they are
+removed as well, so that the command can start ranks itself (`-n`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make_own_state(env: MutableMapping[str, str] = os.environ) -> None:
 
 
 def open_standard_streams() -> None:
-    """Open all closed standard descriptors, since the next file would take their place."""
+    """Open all closed standard descriptors, since the next opened file would get them."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -70,7 +70,7 @@ def _forget(env: MutableMapping[str, str], prefixes: Iterable[str]) -> None:
 
 
 def _is_rank_of_ours(exit_file: str, env: MutableMapping[str, str]) -> bool:
-    """Tell whether the file's maker is this process's parent, possibly with a launcher between."""
+    """Tell whether this process was started by the maker of the exit file, possibly through a launcher."""
     if any(name.startswith(("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "MV2_")) for name in env):
         return True
     maker = re.search(r"mallob-py\.([0-9]+)-", exit_file)
@@ -78,7 +78,7 @@ def _is_rank_of_ours(exit_file: str, env: MutableMapping[str, str]) -> bool:
 
 
 def _has_pmi(env: MutableMapping[str, str]) -> bool:
-    """Tell whether a process manager of MPICH's kind can be reached, as far as known."""
+    """Tell whether a process manager of MPICH's kind seems to be reachable."""
     for name in ("PMI_FD", "PMI2_FD"):
         if name in env:
             with contextlib.suppress(OSError, ValueError):
@@ -90,7 +90,7 @@ def _has_pmi(env: MutableMapping[str, str]) -> bool:
 
 
 def _has_pmix(env: MutableMapping[str, str]) -> bool:
-    """Tell whether a PMIx server can be reached, as far as known."""
+    """Tell whether a PMIx server seems to be reachable."""
     places = [value for name, value in env.items() if name.startswith("PMIX_SERVER_")]
     found = [match for value in places if (match := _PMIX_PLACE.search(value))]
     listened = _listened_ports()
@@ -112,7 +112,7 @@ def _listened_ports() -> set[int]:
 
 
 def _ancestors() -> set[int]:
-    """Return this process and its ancestors."""
+    """Return the process ids of this process and its ancestors."""
     found, pid = set[int](), os.getpid()
     with contextlib.suppress(OSError, ValueError, IndexError):
         while pid > 0:

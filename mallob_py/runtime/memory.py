@@ -1,20 +1,20 @@
-"""Memory and CPU time as reported by the kernel: memory left here, and a worker's use of both.
+"""Memory and CPU time as the kernel reports them: memory left on this host, and a worker's use of both.
 
 Memory left: on the host, and in each of this process's control groups that has a limit. The kernel's estimate
-for the host (`MemAvailable`) includes caches of files that it could drop. A group's usage counts such caches,
-so the part not used lately is subtracted. Groups have version 2 or 1; a container may show only its own
-group, as the root.
+for the host (`MemAvailable`) includes file caches that the kernel could drop. A group's usage counts file
+caches as used, so caches that were not used lately are subtracted. Control groups have version 2 or 1; a
+container may show only its own group, as the root.
 
 Memory used by a worker: the sum of the peaks of its process and all descendants. The kernel keeps each
 process's largest number of resident bytes (`VmHWM`). This counts shared pages (the job's description,
-libraries) in each process; so the shared pages mapped now are subtracted from each peak, and the largest
-number that one of the processes maps is added once. The result is an upper bound: peaks need not coincide,
-and pages that a fork has not copied yet count for parent and child. Reading costs some microseconds per
-process, since the kernel reads counters, not pages.
+libraries) in each process; so the shared pages mapped now are subtracted from each peak, and the greatest
+number of shared pages that one process maps is added once. The result is an upper bound: peaks need not
+coincide, and pages that a fork has not copied yet count for parent and child. Reading costs some microseconds
+per process, since the kernel reads counters, not pages.
 
-CPU time: the kernel keeps for each process its own time and that of ended children that it has waited for
-(`/proc/<pid>/stat`), in ticks of 10 ms; live descendants are read one by one. The time of killed processes
-that no parent waited for is lost.
+CPU time: the kernel keeps for each process its own CPU time and that of the ended children that it has waited
+for (`/proc/<pid>/stat`), in ticks of 10 ms; live descendants are read one by one. The CPU time of killed
+processes whose parents did not wait for them is not counted.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from typing import Final, NamedTuple
 
 from mallob_py.runtime.processes import has_children
 
-#: errors for lack of room in shared memory
+#: numbers of errors that mean: shared memory has no room
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 # --- memory left ------------------------------------------------------------------------------
 
 
 class Reserve(NamedTuple):
-    """A reserve of memory: the larger of two values; both 0: no reserve."""
+    """A reserve of memory: a size, or a share of the total if that is larger; both 0: no reserve."""
 
     size_bytes: int = 0
     share: float = 0.0
@@ -53,14 +53,14 @@ _LINE_OF_GROUP = re.compile(r"^\d+:([^:]*):(/.*)$", re.MULTILINE)
 
 
 class Room(NamedTuple):
-    """The memory left of a total."""
+    """The memory left on a host or in a control group, and its total."""
 
     left_bytes: int
     total_bytes: int
 
 
 class _Files(NamedTuple):
-    """The file names in one version of control groups, and the line of `stat` with idle caches."""
+    """The file names in one version of control groups, and the name of idle caches in `memory.stat`."""
 
     folders: tuple[str, ...]
     limit: str
@@ -80,7 +80,7 @@ _VERSION_2 = _Files(("", "unified"), "memory.max", "memory.current", b"inactive_
 
 
 def rooms(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> list[Room]:
-    """Return the rooms, the host's first; empty if the kernel reports none."""
+    """Return the memory left on the host, then in each control group with a limit; empty: not reported."""
     with suppress(OSError, ValueError, KeyError):
         lines = _numbers(_read(f"{proc}/meminfo").replace(b":", b""))
         host = Room(1024 * lines[b"MemAvailable"], 1024 * lines[b"MemTotal"])
@@ -90,7 +90,7 @@ def rooms(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> 
 
 def _rooms_of_groups(folders: Iterable[tuple[str, _Files]], host_bytes: int) -> Iterator[Room]:
     for folder, files in folders:
-        # Without a limit there is no file, a word instead of a number, or a number beyond all memory.
+        # A group without a limit has no file, a word instead of a number, or a number beyond all memory.
         with suppress(OSError, ValueError, KeyError):
             limit_bytes = int(_read(f"{folder}/{files.limit}"))
             if limit_bytes < host_bytes:
@@ -100,7 +100,7 @@ def _rooms_of_groups(folders: Iterable[tuple[str, _Files]], host_bytes: int) -> 
 
 
 def oom_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return a number that grows when the kernel kills a process on this host for want of memory."""
+    """Return a count that grows when the kernel kills a process on this host because memory is short."""
     here = [f"{folder}/{files.events}" for folder, files in _groups_here(proc, groups)]
     return sum(map(_kills_in, (f"{proc}/vmstat", *here)))
 
@@ -113,7 +113,7 @@ def _kills_in(path: str) -> int:
 
 
 def _groups_here(proc: Path, groups: Path) -> tuple[tuple[str, _Files], ...]:
-    """Return folders of this process's groups, and of all groups above these, whose limits also hold."""
+    """Return the folders of this process's groups and of all groups above them, whose limits also hold."""
     with suppress(OSError):
         return _folders_of(_read(f"{proc}/self/cgroup"), groups)
     return ()
@@ -132,7 +132,7 @@ def _folders_of(memberships: bytes, groups: Path) -> tuple[tuple[str, _Files], .
 
 
 def _numbers(text: bytes) -> dict[bytes, int]:
-    """Parse lines of name and number."""
+    """Parse lines that consist of a name and a number."""
     return {name: int(number) for name, number, *_ in map(bytes.split, text.splitlines())}
 
 
@@ -145,18 +145,18 @@ class Memory(NamedTuple):
     """The memory of a process and its descendants."""
 
     peak_bytes: int
-    #: bytes held now and not in files: about the memory that the processes' end would free
+    #: bytes held now that belong to no file: about the memory that the processes' end would free
     private_bytes: int
 
 
-#: peak below which private memory is not looked up, since it is no larger
+#: peak up to which the peak itself stands for the private memory, which is no larger
 _LITTLE_BYTES = 64 << 20
-#: least growth of a peak since its reset that is worth another reset
+#: smallest factor by which a peak must have grown since its reset to be worth another reset
 _NOTICEABLE = 1.02
 
 
 class OwnPeak:
-    """This process's peak memory, reset for each task."""
+    """This process's peak memory, reset before each task."""
 
     def __init__(self) -> None:
         self._since_bytes = 0
@@ -169,12 +169,12 @@ class OwnPeak:
 
 
 def _own_peak_bytes() -> int:
-    """Return this process's peak, without reading a file."""
+    """Return this process's peak memory, without reading a file."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def forget_peak() -> None:
-    """Reset this process's peak to the memory now resident."""
+    """Reset this process's peak memory to the memory that is resident now."""
     with suppress(OSError):
         fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -229,19 +229,19 @@ def _read(path: str) -> bytes:
 
 _PAGE_BYTES = 4096
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-#: fields after the command's name: utime, stime, cutime, cstime
+#: positions after the command's name of the fields utime, stime, cutime, cstime
 _TIMES = slice(11, 15)
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """Return the CPU time of a live process and its descendants, dead or alive; 0: no such process."""
+    """Return the CPU time of a live process and its descendants, ended or live; 0: no such process."""
     return sum(map(_seconds, family(pid)))
 
 
 def own_usage() -> tuple[Memory, float]:
-    """Return memory and CPU time of this process and its descendants, its own time to the microsecond.
+    """Return the memory and CPU time of this process and its descendants.
 
-    For a small process without children no file is read; its private memory is bounded by the peak.
+    For a small process without children no file is read, and its peak is returned as private memory, too.
     """
     own = resource.getrusage(resource.RUSAGE_SELF)
     peak_bytes = 1024 * own.ru_maxrss

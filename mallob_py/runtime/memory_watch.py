@@ -1,20 +1,21 @@
-"""The memory watch: a host's ranks give memory back when it runs low, before the kernel kills a process.
+"""The memory watch: a host's ranks give memory back when memory runs low, before the kernel kills a process.
 
-Each rank looks about once a second. When less than the reserve is left, an episode begins. At each look the
-rank gives back, in this order, until its part of the missing memory is expected to be free:
+Each rank measures the memory left about once a second. When less than the reserve is left, an episode begins.
+At each measurement the rank gives back, in this order, until its part of the missing memory is expected to be
+free:
 
-1. spare processes (none is made while memory is short) and processes kept for chains of revisions
-2. suspended workers, least recently used first
-3. descriptions that no worker here needs, if another host has them
-4. at last: the process of the host's largest worker that is no root (`HostVote`). That worker is paused
-   (`protocol/giving_back.py`), and its job goes on.
+1. spare processes (no spare process is made while memory is short) and processes kept for chains of revisions
+2. suspended workers, the least recently used worker first
+3. descriptions that no worker of this host needs, if another host has them
+4. if that is not enough, the process of the host's largest worker that is no root (`HostVote`). That worker
+   is paused (`protocol/giving_back.py`), and its job goes on.
 
-Sizes are the private memory of processes, with their solvers, or the sizes of files: about what their end
-frees.
+Sizes are the private memory of processes, including their solvers, or the sizes of files: about the memory
+that becomes free when they end.
 
-Roots are never touched. The next look measures each step's effect. An episode ends when clearly more than the
-reserve is left. When there is room for all that a paused worker had used, it gets a new process, one worker
-at a time; so a worker that was too large by itself is not started again and again.
+Roots are never paused. The next measurement shows each step's effect. An episode ends when clearly more than
+the reserve is left. When there is room for all memory that a paused worker had used, the worker gets a new
+process, one worker at a time; so a worker that was too large by itself is not started again and again.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.workers.starved import MemoryKills
 from mallob_py.runtime.world.transfer import Transfer
 
-#: times when a worker was last ended or restarted, and when a rank last complained, by the ranks' clock
+#: times by the ranks' clock: when a worker was last paused or unpaused, and when a rank last complained
 _TIMES = struct.Struct("dd")
 _BID = struct.Struct("Q")
 
 
 class HostVote:
-    """The vote on which rank of a host gives way, as seen by one rank; nothing blocks.
+    """The vote on which rank of a host pauses a worker, as seen by one rank; no call waits for a turn.
 
-    Each rank has a place for its bid, the size of the worker that it could end. The largest bid wins the
-    turn, once no rank has the turn.
+    Each rank has a place in the host's file for its bid, the size of the worker that it could pause. The
+    largest bid wins the turn, as soon as no rank has the turn.
     """
 
     def __init__(self, path: Path, place: int, ranks: int) -> None:
@@ -68,7 +69,7 @@ class HostVote:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def bid(self, size_bytes: int) -> None:
-        """Bid the size of the largest worker that this rank could end; 0: none, or no need."""
+        """Bid the size of the largest worker that this rank could pause; 0: no worker, or no need."""
         self._write_bid(self._place, size_bytes)
 
     def withdraw(self, place: int) -> None:
@@ -79,7 +80,7 @@ class HostVote:
         os.pwrite(self._file, _BID.pack(size_bytes), _TIMES.size + place * _BID.size)
 
     def wins_turn(self, now_s: float, pause_s: float) -> bool:
-        """Take the turn if no rank has had it for `pause_s` and none has bid more."""
+        """Take the turn if no rank has had it for `pause_s` and no rank has bid more."""
         with self._locked():
             bids = os.pread(self._file, os.fstat(self._file).st_size - _TIMES.size, _TIMES.size)
             sizes = [size for (size,) in _BID.iter_unpack(bids)]
@@ -99,7 +100,7 @@ class HostVote:
         return True
 
     def hold_turn(self, now_s: float) -> None:
-        """Hold the turn, since memory came back without a worker's end, until that shows."""
+        """Take the turn without pausing a worker, so that no rank pauses one before given memory is seen."""
         with self._locked():
             _, complaint_s = self._times()
             os.pwrite(self._file, _TIMES.pack(now_s, complaint_s), 0)
@@ -118,17 +119,17 @@ class HostVote:
         return turn_s, complaint_s
 
 
-#: longest time until an ended process's memory is seen to be free
+#: time between two pauses: the longest time until the memory of an ended process is seen to be free
 _PAUSE_EVERY_S = 3.0
-#: time for an unpaused worker to become as large as before
+#: time between two unpauses: an unpaused worker takes as long to become as large as before
 _UNPAUSE_EVERY_S = 10.0
 _COMPLAIN_EVERY_S = 60.0
-#: multiple of the reserve at which an episode ends
+#: the multiple of the reserve that must be left to end an episode
 _ENOUGH = 1.25
 
 
 class Reclaimable(Protocol):
-    """The memory that a rank could give back. Sizes: memory expected to become free."""
+    """The memory that a rank could give back. Sizes: the bytes expected to become free."""
 
     def give_back_processes(self, wanted_bytes: int) -> int: ...
 
@@ -148,7 +149,7 @@ class Reclaimable(Protocol):
 
 
 class MemoryWatch:
-    """One rank's watch. `measure` returns the memory left; `log` and `complain` report deeds."""
+    """One rank's memory watch. `measure` returns the memory left; `log` and `complain` report actions."""
 
     def __init__(
         self,
@@ -169,7 +170,7 @@ class MemoryWatch:
         self._has_bid = False
 
     def leave_out(self, rank: int) -> None:
-        """Remove a lost rank of the host."""
+        """Remove a lost rank of this host."""
         self._vote.withdraw(rank)
 
     def share_among(self, ranks: int) -> None:
@@ -178,11 +179,11 @@ class MemoryWatch:
 
     @property
     def is_short(self) -> bool:
-        """Whether memory must be given back."""
+        """Return whether memory must be given back."""
         return self._is_short
 
     def look(self, now_s: float) -> None:
-        """Measure, and act."""
+        """Measure the memory left, and give memory back or unpause a worker."""
         rooms = self._measure()
         tightest = max(rooms, key=self._missing_bytes, default=None)
         if tightest is None:
@@ -212,7 +213,7 @@ class MemoryWatch:
             )
 
     def _give_back(self, missing_bytes: int, now_s: float) -> None:
-        # All ranks of the host do the same at the same time.
+        # All ranks of the host give back an equal part.
         wanted_bytes = -(-missing_bytes // self._vote.ranks)
         given_bytes = 0
         for what, give_back in (
@@ -230,7 +231,7 @@ class MemoryWatch:
             self._bid_for_turn(now_s)
 
     def _bid_for_turn(self, now_s: float) -> None:
-        """Bid; by the second look in need, all ranks of the host have bid."""
+        """Bid; pause a worker at the second look in need at the earliest, when all ranks have bid."""
         largest_bytes = self._reclaimable.largest_bytes()
         had_bid, self._has_bid = self._has_bid, largest_bytes > 0
         self._vote.bid(largest_bytes)
@@ -265,7 +266,7 @@ def _megabytes(size_bytes: int) -> str:
 
 
 class RankReclaimable:
-    """The memory that one rank could give back; `tell(slot, stimulus)` reaches a PE."""
+    """The memory that one rank could give back; `tell(slot, stimulus)` passes a PE a stimulus."""
 
     def __init__(
         self,
@@ -280,16 +281,16 @@ class RankReclaimable:
         self._workers = workers
         self._transfer = transfer
         self._tell = tell
-        #: bytes that each PE's paused worker had used
+        #: PE -> bytes that its paused worker had used
         self._paused: dict[int, int] = {}
 
     def give_back_processes(self, wanted_bytes: int) -> int:
-        """Give back processes; spare ones hardly count, since they share memory."""
+        """End spare and kept processes; spare processes count as no memory, since they share it."""
         self._pool.processes.keep_none_ready()
         return self._pool.processes.discard_all(self._pool.kept.drop_oldest(wanted_bytes))
 
     def give_back_past(self, wanted_bytes: int) -> int:
-        """Give back the least recently used worker of each PE, PE by PE, then the next."""
+        """Give back each PE's least recently used suspended worker, then each PE's next one, and so on."""
         given_bytes = 0
         while given_bytes < wanted_bytes and (
             holders := [pe for pe in self._pes if pe.workers.giving_back.past()]
@@ -312,7 +313,7 @@ class RankReclaimable:
     # --- running workers ----------------------------------------------------------------
 
     def _largest(self) -> tuple[int, PE] | None:
-        """Return the largest running worker that is no root."""
+        """Return the size and PE of the largest running worker that is no root; None: there is none."""
         found = [
             (self._size(pe, worker), pe)
             for pe in self._pes
@@ -361,9 +362,10 @@ class _Descriptions(Protocol):
 
 
 class RankMemory:
-    """The memory of one rank: once a second, reports needs, frees memory, watches the host.
+    """One rank's care for memory: each second, reports workers' needs, frees memory, watches the host.
 
-    `tell(slot, stimulus)` reaches a PE; `fetching()`: jobs being fetched.
+    `tell(slot, stimulus)` passes a PE a stimulus. `fetching()` returns the jobs whose descriptions are
+    being fetched.
     """
 
     def __init__(
@@ -393,7 +395,7 @@ class RankMemory:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """The troubles in words, for people."""
+        """Return this rank's troubles with memory, in words for people."""
         return ("short of memory",) if self._watch is not None and self._watch.is_short else ()
 
     def look(self, now: float) -> None:
@@ -406,7 +408,7 @@ class RankMemory:
             self._watch.look(now)
 
     def share_among(self, ranks: Iterable[int]) -> None:
-        """Note the ranks on this host."""
+        """Note the ranks that share this host's memory from now on."""
         self._sharing = tuple(ranks)
         if self._watch is not None:
             self._watch.share_among(len(self._sharing))

@@ -1,6 +1,6 @@
-"""Newcomers: the processes of ranks that this rank starts, and the place where it listens for them.
+"""Newcomers: the processes of ranks that this rank starts, and the address where it listens for them.
 
-`protocol/growth.py` has the messages, and the moment when they join.
+`protocol/growth.py` has the messages, and decides when newcomers join.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class GrowthError(Exception):
-    """There cannot be more ranks; the message says why."""
+    """Error: no rank can be added; the message says why."""
 
 
 class Newcomers:
@@ -47,9 +47,9 @@ class Newcomers:
         others: Sequence[int],
         done: Callable[[Mapping[int, str]], None],
     ) -> RanksStarted:
-        """Start a rank on each site, with the addresses from `bound` on. Raises GrowthError.
+        """Start a rank on each site; the new ranks are numbered from `bound` on. Raises GrowthError.
 
-        `capacity`: PEs of each rank, unless its options say otherwise. `others`: the members except this
+        `capacity`: PEs of each new rank, unless its options say otherwise. `others`: the members except this
         rank.
         """
         transport = self._transport
@@ -57,7 +57,7 @@ class Newcomers:
         wide = any(site.shell for site in sites) or any(transport.hosts[rank] != here for rank in others)
         call = Listen(bound + len(sites), os.urandom(SECRET_BYTES), wide=wide)
         if (place := self.listen(call)) is None:
-            raise GrowthError(f"rank {transport.rank} cannot listen for them")
+            raise GrowthError(f"rank {transport.rank} cannot listen for new ranks")
         me = Peer(transport.rank, here, process_here(), place)
         folder, start_s = transport.folder, time.time() - self._clock()
         started: dict[int, NewcomerProcess] = {}
@@ -77,7 +77,7 @@ class Newcomers:
         return RanksStarted(call, me, processes)
 
     def listen(self, call: Listen) -> Place | None:
-        """Listen for newcomers; return the place, None if that is impossible."""
+        """Listen for newcomers; return the place where; None: listening is impossible."""
         try:
             return self._transport.links.listen(call.secret, self._transport.folder.path, wide=call.wide)
         except LinkError as error:
@@ -89,7 +89,7 @@ class Newcomers:
         self._done(problems)
 
     def how_ended(self, rank: int) -> str:
-        """Return how a rank's process ended; to be asked once."""
+        """Return how a rank's process ended, and forget the process."""
         process = self._processes.pop(rank, None)
         return "has died" if process is None else process.how_ended()
 
@@ -99,6 +99,6 @@ class Newcomers:
             process.kill()
 
     def wait(self, until_s: float) -> None:
-        """Wait for the ends of all, at most until a time."""
+        """Wait until all processes have ended, at most until `until_s`."""
         for process in self._processes.values():
             process.wait(until_s)

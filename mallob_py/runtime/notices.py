@@ -24,7 +24,7 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-#: the resource that has run out, by the system's error
+#: name of the system's error -> the resource that has run out
 _SHORT_OF = {
     "EAGAIN": "no further process can be started (ulimit -u, or pids.max of a control group)",
     "ENOMEM": "memory has run out (ulimit -d or -v, or a control group)",
@@ -34,7 +34,7 @@ _SHORT_OF = {
 
 
 def limit_of(error: BaseException) -> str | None:
-    """Return a line on the machine's limit behind an error; None: no limit is behind it."""
+    """Return a line about the machine's limit that caused an error; None: no limit caused it."""
     what = None
     if isinstance(error, MemoryError):
         what = _SHORT_OF["ENOMEM"]
@@ -48,7 +48,7 @@ def limit_of(error: BaseException) -> str | None:
 
 
 def tell_error(error: BaseException) -> None:
-    """Report a limit in one line, an error of ours with its traceback."""
+    """Report an error: in one line if a limit of the machine caused it, else with its traceback."""
     if (line := limit_of(error)) is not None:
         tell(line)
         return
@@ -64,10 +64,10 @@ def say(line: str) -> None:
 
 
 def tell(message: str) -> None:
-    """Print a notice, which is lost if standard error has no reader, or a full disk."""
+    """Print a notice; it is lost if standard error cannot be written (no reader, full disk)."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) if _has_time_stamps else ""
     line = printable(message.replace("\n", " "))
-    try:  # noqa: SIM105  # guards import this, and no contextlib
+    try:  # noqa: SIM105  # guards import this module, but not contextlib
         print(f"{stamp}mallob-py: {line}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
         pass

@@ -1,13 +1,13 @@
-"""The rules for all our processes: how they begin, with which process they end, what they may use.
+"""The rules for all our processes: how they start, with which process they end, and what they may use.
 
-- Processes import from the places of this process, never from the working folder, which `python -m` would
-  search first and where other users may have put modules, as in /tmp.
+- Processes import from where this process imports, never from the working folder: `python -m` would search it
+  first, and other users may have put modules there, as in /tmp.
 - Forks can have titles (`set_title`).
-- Processes want no threads of numeric libraries, and as many descriptors as possible.
-- A process that stands for others catches the signals that demand the end (`StopRequests`), and adopts all
-  orphans below it (`no_orphans`): so after a crash no old process still holds a lock or writes.
+- Processes turn off threads of numeric libraries, and may open many descriptors.
+- A process that starts others for a user catches stop signals (`StopRequests`), and adopts all orphans below
+  it (`no_orphans`): so after a crash no old process still holds a lock or writes.
 
-Imports little, since commands begin with it.
+This module imports little, since all commands import it first.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from types import FrameType
 
 
 def python() -> list[str]:
-    """Return Python's command, which imports neither from the working folder nor from the script's."""
+    """Return the command of a Python that imports neither from the working folder nor from the script's."""
     return [sys.executable, "-P"]
 
 
 def bare_python() -> list[str]:
-    """Return Python's command with the standard library only, for programs that must start quickly."""
+    """Return the command of a Python with only the standard library, for programs that must start quickly."""
     return [sys.executable, "-I", "-S"]
 
 
 def import_places() -> dict[str, str]:
-    """Return the environment that makes a process import from where this process does."""
+    """Return the environment variables that make a process import from where this process imports."""
     return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 
 def bytes_read(pid: int, path: str) -> tuple[int, int] | None:
-    """Return how far a process has read a file, and the file's size; None: the file is not open there."""
+    """Return how many bytes of a file a process has read, and the file's size; None: it is not open there."""
     with contextlib.suppress(OSError, ValueError):
         wanted = os.stat(path)
         for descriptor in os.listdir(f"/proc/{pid}/fd") if os.path.isfile(path) else ():
@@ -62,16 +62,16 @@ _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def want_no_numeric_threads() -> None:
-    """Turn off threads of numeric libraries; to be called before numpy is imported.
+    """Turn off threads of numeric libraries; must be called before numpy is imported.
 
-    Otherwise all ranks of a host would have threads for all its cores, and a process with threads cannot fork
+    Otherwise each rank would have a thread for each core of its host, and a process with threads cannot fork
     safely. The user's own settings stay.
     """
     for name in _VARIABLES:
         os.environ.setdefault(name, "1")
 
 
-#: more descriptors would slow down programs that close all possible ones
+#: greatest limit to set: a higher limit would slow down programs that close all possible descriptors
 _WANTED = 1 << 16
 #: descriptors per worker process: socket, pidfd, lifeline
 _PER_PROCESS = 3
@@ -80,7 +80,7 @@ _OF_THE_RANK = 256
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit as far as allowed and sensible; return it."""
+    """Raise the soft limit of descriptors, to `_WANTED` or the hard limit; return the soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -90,7 +90,7 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptors_needed(pes: int, processes_per_pe: int, links: int = 0) -> int:
-    """Return the descriptors that a rank of `pes` PEs may need, one more per process for its description.
+    """Return how many descriptors a rank of `pes` PEs may need; a process's description needs one, too.
 
     `links`: number of ranks with connections outside MPI.
     """
@@ -98,7 +98,7 @@ def descriptors_needed(pes: int, processes_per_pe: int, links: int = 0) -> int:
 
 
 def descriptor_shortage(pes: int, processes_per_pe: int, limit: int, links: int = 0) -> str | None:
-    """Return why a rank cannot host this many PEs; None: it can."""
+    """Return why the limit of descriptors is too low for `pes` PEs; None: the limit suffices."""
     wanted = descriptors_needed(pes, processes_per_pe, links)
     if wanted <= limit:
         return None
@@ -121,7 +121,7 @@ class StopRequests:
     """Context manager that holds back stop signals until they are passed on."""
 
     def __init__(self) -> None:
-        #: the first signal, and whether the user has repeated it
+        #: the first signal, and whether the user has pressed Ctrl-C after it
         self.first: int | None = None
         self.insisted = False
 
@@ -137,7 +137,7 @@ class StopRequests:
         os.close(self._write_fd)
 
     def wait(self, timeout_s: float, *descriptors: int) -> list[int]:
-        """Wait for another signal, the time, or descriptors; return the readable ones."""
+        """Wait for a signal or a descriptor, at most `timeout_s`; return the readable descriptors."""
         poll = select.poll()
         for each in (self._read_fd, *descriptors):
             poll.register(each, select.POLLIN)
@@ -160,7 +160,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with(parent_pid: int, death_signal: int) -> None:
-    """Have the kernel signal this process at its parent's end. Must be called right after the fork."""
+    """Have the kernel signal this process when its parent ends. Must be called right after the fork."""
     _prctl(_PR_SET_PDEATHSIG, int(death_signal))
     if os.getppid() != parent_pid:  # the parent ended before the call
         os.kill(os.getpid(), signal.SIGKILL)
@@ -168,9 +168,9 @@ def die_with(parent_pid: int, death_signal: int) -> None:
 
 @contextlib.contextmanager
 def no_orphans(grace_s: float = 0.0) -> Iterator[None]:
-    """Context manager that adopts all orphans below this process, and kills remaining ones at the end.
+    """Context manager that adopts all orphans below this process, and kills the remaining orphans at the end.
 
-    `grace_s`: time for orphans to end by themselves.
+    `grace_s`: how long orphans may take to end by themselves.
     """
     ours = os.getpid()
     before = set(_children(ours))
@@ -181,7 +181,7 @@ def no_orphans(grace_s: float = 0.0) -> Iterator[None]:
         if os.getpid() == ours:
             if grace_s and has_children():
                 left_of(set(_children(ours)) - before, grace_s)
-            # A killed process's own children become ours.
+            # The children of a killed process become children of this process.
             deadline_s = time.monotonic() + _BURIAL_S
             while has_children() and (left := set(_children(ours)) - before):
                 before |= _kill_and_bury(left, deadline_s - time.monotonic())
@@ -194,27 +194,27 @@ def adopt_orphans() -> None:
 
 
 def kill_adopted(own: Collection[int]) -> None:
-    """Kill adopted processes and their descendants: children that are neither `own` nor in our session.
+    """Kill adopted processes (children neither in `own` nor in this session) and their descendants.
 
-    A process that the kernel holds, as for a hanging file system, is not waited for.
+    A process that the kernel keeps from ending, as a hanging file system can, is not waited for.
     """
     ours, session = os.getpid(), os.getsid(0)
     held: set[int] = set()
-    for _ in range(_GENERATIONS_MAX):  # a killed process's own children become ours
+    for _ in range(_GENERATIONS_MAX):  # a killed process's children become children of this process
         left = {each for each in _children(ours) if each not in own and _session_of(each) != session} - held
         if not left:
             return
         held |= _kill_and_bury(left, _KILLED_S)
 
 
-#: most generations below each other; longest time for killed processes to end
+#: greatest number of generations of processes to kill; longest wait for one generation to end
 _GENERATIONS_MAX, _KILLED_S = 100, 0.5
-#: the same at our own end; a busy machine takes long
+#: longest wait for killed processes when this process ends; on a busy machine they take long to end
 _BURIAL_S = 60.0
 
 
 def _kill_and_bury(children: set[int], timeout_s: float) -> set[int]:
-    """Kill children; return those that the kernel holds beyond the time-out."""
+    """Kill children; return the children that have not ended after `timeout_s`."""
     for pid in children:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -225,7 +225,7 @@ _LOOK_MIN_S, _LOOK_MAX_S = 0.0002, 0.01
 
 
 def left_of(children: Iterable[int], timeout_s: float = math.inf) -> set[int]:
-    """Wait for children; return those that live beyond the time-out. Needs no descriptors."""
+    """Wait for children; return the children that have not ended after `timeout_s`. Needs no descriptor."""
     left, deadline_s, delay_s = set(children), time.monotonic() + timeout_s, _LOOK_MIN_S
     while left := {pid for pid in left if not _is_buried(pid)}:
         if time.monotonic() >= deadline_s:
@@ -272,9 +272,10 @@ def close_all_but(*descriptors: int) -> None:
 
 
 def set_title(title: str) -> None:
-    """Have `ps` show this title in place of the command line, as far as it fits; only for forks.
+    """Have `ps` show this title, cut to the command line's length, instead of the command line.
 
-    The title overwrites the arguments in memory; if the kernel does not report their place, nothing is done.
+    Only for forked processes: the title overwrites the arguments in memory. If the kernel does not report
+    where they are, nothing is done.
     """
     with contextlib.suppress(OSError, IndexError, ValueError):
         with open("/proc/self/stat") as stat:
@@ -287,12 +288,12 @@ def set_title(title: str) -> None:
             ctypes.memmove(begin, text, len(text))
 
 
-#: most bytes of a process's `stat` file
+#: greatest size of a process's `stat` file
 _STAT_BYTES_MAX = 4096
 
 
 def has_children() -> bool:
-    """Tell whether this process has children, alive or not reaped yet."""
+    """Tell whether this process has children, running or ended but not reaped."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -312,7 +313,7 @@ def _children(parent_pid: int) -> list[int]:
 
 
 def descendants(root: int) -> list[int]:
-    """Return the descendants of a process whose parents are alive."""
+    """Return the descendants of a process, without those whose parent has ended."""
     found = _children(root)
     for pid in found:  # the list grows meanwhile
         found += _children(pid)

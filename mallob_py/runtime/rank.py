@@ -2,15 +2,15 @@
 
     drain the inbox -> hear the workers -> serve the desk -> fire timers -> flush -> park
 
-The node (`protocol/node.py`) decides, this loop acts: after every stimulus it executes the effects. It parks
-in one place (`bells.py`) for all news: the transport's doorbell, worker processes, the desk (on ranks that
-take in jobs), and signals. Only this thread touches MPI.
+The node (`protocol/node.py`) decides, and this loop acts: after every stimulus it executes the effects. The
+loop parks in one place (`bells.py`) for all news: the transport's doorbell, worker processes, the desk (on
+ranks that take in jobs), and signals. Only this thread touches MPI.
 
 Jobs come in at a *desk*: the job-file service, or one `solve`. All ranks stop together: a rank that wants to
 stop tells all others, so no rank is left waiting.
 
-A rank that has halted for a change of ranks hears only of the change; its desk and workers wait. In the new
-generation it goes on with the same transport, processes, files and desk. In logs, a PE keeps its first
+A rank that has halted for a change of ranks hears only about the change; its desk and workers wait. In the
+new generation it goes on with the same transport, processes, files and desk. In logs, a PE keeps its first
 number.
 """
 
@@ -49,11 +49,11 @@ from mallob_py.runtime.world.transfer import Transfer
 if TYPE_CHECKING:
     from mallob_py.runtime.world.carrier import Carrier
 
-#: largest descriptions that travel inside messages
+#: largest size of a description that travels inside messages
 INLINE_BYTES_MAX = 4096
-#: longest time at the end for removing the remains of newcomers on their hosts
+#: longest wait, at this rank's end, until newcomers have removed their remains on their hosts
 _LAST_SHELL_S = 5.0
-#: chunks of 256 KB to copy per turn: workers, timers and users must not wait for more
+#: chunks of 256 KB copied per turn, at most: workers, timers and users must not wait longer
 _TRANSFERS_PER_TURN = 4
 _TIME_CAME = rank_stimuli.TimeCame()
 
@@ -101,7 +101,7 @@ class Rank:
         fetching, kills = node.fetching.keys, pool.starved.kills
         self.memory = RankMemory(self._workers, self.transfer, heap, self._tell_slot, fetching, kills)
         self._transport = transport
-        #: each rank's host, named by the lowest rank ever on it
+        #: rank -> its host, named after the lowest rank that was ever on the host
         self.hosts: Mapping[int, int] = transport.hosts
         self.lookout = Lookout(transport, ring, peers, self._send)
         self._bells = bells
@@ -109,19 +109,19 @@ class Rank:
         #: the orders taken here; None: no orders
         self.orders: Orders | None = None
         self._newcomers = Newcomers(transport, clock)
-        #: the log of all stimuli; None: not logged
+        #: the log of all stimuli; None: stimuli are not logged
         self.stimuli: StimulusLog | None = None
         #: called in each new generation
         self.on_change: Callable[[], None] = lambda: None
         self._is_acting = False
         self._stop_at_s = stop_at_s
-        #: time by `time.monotonic` when the pool must be polled, as of the last parking
+        #: time (`time.monotonic`) at which the pool must be polled, as computed at the last parking
         self._pool_due_s = -math.inf
 
     # --- the node -----------------------------------------------------------------------
 
     def _tell(self, stimulus: rank_stimuli.AnyRankStimulus) -> None:
-        """Tell the node a stimulus and execute the effects; within an effect, afterwards."""
+        """Pass the node a stimulus; execute its effects, or leave them to the `_act` that is running."""
         if self.stimuli is None:
             self.node.handle(stimulus, self.now())
         else:
@@ -150,11 +150,11 @@ class Rank:
         self._bells.watch_desk(desk.fileno())
 
     def tell_news_to(self, rank: int) -> None:
-        """Report this rank's state to that rank from now on; all ranks should report to the same rank."""
+        """Report this rank's state to rank `rank` from now on; all ranks should report to the same rank."""
         self._tell(rank_stimuli.NewsGoTo(rank))
 
     def set_memory_watch(self, watch: MemoryWatch, ranks: Sequence[int]) -> None:
-        """Set the watch; `ranks`: the ranks of this host."""
+        """Set the memory watch; `ranks`: the ranks of this host."""
         self.memory.set_watch(watch, ranks)
 
     def submit(
@@ -164,7 +164,7 @@ class Rank:
         description: Description,
         checkpoint: bytes | None = None,
     ) -> None:
-        """Hand a job to the first PE here; the desk hears of its end."""
+        """Hand a job to this rank's first PE; the desk hears of the job's end."""
         self._tell(rank_stimuli.ToPE(0, stimuli.JobSubmitted(job, parameters, description, checkpoint)))
 
     def interrupt(self, job: int) -> bool:
@@ -172,11 +172,11 @@ class Rank:
         return self._tell_of(job, stimuli.JobInterrupted(job))
 
     def set_back(self, job: int) -> bool:
-        """Have a job given up as soon as it rests; return False if it is not live."""
+        """Have a job given up once its turn is over (it rests); return False if it is not live."""
         return self._tell_of(job, stimuli.JobSetBack(job))
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> bool:
-        """Change a job's priority and bound (0: none); return False if it is not live."""
+        """Change a job's priority and greatest demand (0: no bound); return False if it is not live."""
         return self._tell_of(job, stimuli.TermsChanged(job, priority, max_demand))
 
     def _tell_of(self, job: int, stimulus: stimuli.AnyStimulus) -> bool:
@@ -191,7 +191,7 @@ class Rank:
         self._tell(rank_stimuli.DeskSays(rank, data))
 
     def call_roll(self) -> None:
-        """Have every rank report its workers; `roll` takes the answers."""
+        """Have every rank report its workers; `node.reports.roll` takes the answers."""
         self._tell(rank_stimuli.RollWanted())
 
     def end_chain(self, chain: int) -> None:
@@ -200,11 +200,11 @@ class Rank:
 
     @property
     def stopped_by(self) -> int | None:
-        """The signal that demanded this rank's end; None: none."""
+        """Return the number of the signal that ordered this rank to end; None: no signal did."""
         return self._bells.stopped_by
 
     def stop(self) -> None:
-        """End all ranks, this one included."""
+        """End all ranks, including this one."""
         self._tell(rank_stimuli.EndWanted())
 
     # --- for orders -----------------------------------------------------------------------
@@ -215,18 +215,18 @@ class Rank:
         self._bells.watch_orders(orders.fileno())
 
     def have_drain(self, rank: int, until_s: float) -> None:
-        """Drain a rank; the orders hear when the rank is ready to leave, at `until_s` at the latest."""
+        """Drain a rank; `Orders.drained` is called when it is ready to leave, at `until_s` at the latest."""
         self._tell(rank_stimuli.DrainWanted(rank, until_s))
 
     def have_leave(self, ranks: Sequence[int]) -> None:
-        """Have ranks leave, but not all. If this rank leaves, it may halt before this call returns."""
+        """Order ranks, but not all, to leave. If this rank leaves, it may halt before this call returns."""
         self._tell(Ordered(leaves=tuple(ranks)))
 
     def grow(self, sites: Sequence[Site], done: Callable[[Mapping[int, str]], None]) -> None:
         """Start a newcomer on each of these sites.
 
-        `done` is called when each has joined or failed, with the reasons of failures. Only one rank may grow
-        at a time. Raises GrowthError.
+        `done(failed newcomer -> reason)` is called when each has joined or failed. Only one rank at a time
+        may start newcomers. Raises GrowthError.
         """
         node = self.node
         if not node.survives:
@@ -239,13 +239,13 @@ class Rank:
     # --- the loop -----------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run this rank until the system stops, or this rank must end (`end_reason`).
+        """Run this rank until the system stops, or until this rank must end (`end_reason`).
 
         Raises PeerFailure, and LauncherGone (`end_with`).
         """
         gc.freeze()  # present objects stay, so collections need not examine them
         self._act()
-        # Before other ranks rely on this one: from now on, a crash is worth a restart.
+        # Beat before other ranks rely on this one: from the first beat on, a crash is worth a restart.
         self._look_around(self.now())
         if self._desk is not None:
             self._desk.turn(self.now())  # even if the time limit has passed
@@ -281,7 +281,7 @@ class Rank:
                 break
 
     def _take_in(self, arrival: Arrival) -> bool:
-        """Take in a message; return whether it was a slow one, with a part of a description."""
+        """Take in a message; return whether it had a part of a description, which is slow."""
         if arrival.channel is Channel.BULK:
             self.transfer.receive_chunk(arrival.source, arrival.data)
             return True
@@ -316,7 +316,7 @@ class Rank:
             self._park(due_s)
 
     def _look_at_clock(self) -> float:
-        """Do what is due; return when the node must next hear the time."""
+        """Do everything that is due; return the time at which the node must next hear the time."""
         now = self.now()
         if now >= self._workers.cpu_look_at_s:
             for slot, used in self._workers.cpu_news(now):
@@ -331,7 +331,7 @@ class Rank:
         return due_s
 
     def _look_around(self, now: float) -> None:
-        """Do all tasks of about once a second together, so that an idle rank wakes up once for them."""
+        """Do all tasks that are due once a second together, so that an idle rank wakes up once for them."""
         self._flush_logs()
         if not self.node.is_halted:
             self.memory.look(now)
@@ -344,7 +344,7 @@ class Rank:
             self._tell(rank_stimuli.RankLost(rank, "does not answer any more"))
 
     def _wait_for_generation(self) -> None:
-        """Wait for a generation after a halt: hear messages, beat, have patience."""
+        """Wait for the next generation after a halt: hear messages, send beats, heed the deadline."""
         now = self.now()
         if now >= self.node.deadline_s:
             self._tell(_TIME_CAME)
@@ -357,7 +357,7 @@ class Rank:
         self._bells.park_for_change(self._transport.park_timeout_s(max(0.0, wanted_s)))
 
     def _park(self, due_s: float) -> None:
-        """Wait for news, at most until the next deadline; `due_s`: the node's."""
+        """Wait for news, at most until the next deadline; `due_s`: the node's deadline."""
         deadline = min(
             due_s,
             self._stop_at_s,
@@ -427,7 +427,7 @@ class Rank:
         self.memory.share_among([rank for rank in members if self.hosts[rank] == self.hosts[self.rank]])
         self.transfer.go_on(members)
         if members[0] >= self.node.founders.ranks:
-            # The system's starter has noticed the end, and may start the system again.
+            # The command that started the system has noticed the loss, and may start the system again.
             if self.rank == members[0]:
                 tell("no rank is left that was there from the start; those that have joined end, too")
             self.stop()
@@ -466,17 +466,17 @@ class Rank:
         self._flush_logs()
 
     def leave(self) -> None:
-        """Leave no process and no file behind, while the others go on."""
+        """End this rank's processes and files, while the other ranks go on."""
         if self._desk is not None:
             self._desk.hand_over()
         self._close_doors()
         self._transport.leave(self.node.leavers)
 
     def close(self) -> bool:
-        """Leave no process and no file behind; return False if the other ranks could not be met."""
+        """End this rank's processes and files with all ranks; return False if they could not be met."""
         if self._desk is not None:
             self._desk.close()
-        # Other ranks may have processes forked here, and save their work first.
+        # First, other ranks save the work of processes that were forked here.
         met = self._transport.close(then=self._close_doors, dead=self.lookout.take_dead)
         self._newcomers.wait(time.monotonic() + _LAST_SHELL_S)
         return met
@@ -515,13 +515,13 @@ _ON_EFFECT: dict[type[rank_effects.AnyRankEffect], Callable[[Rank, Any], object]
 
 
 def portable(here: wire.LocalDescription, chain: int = 0, revision: int = 0) -> Description:
-    """Return a description read by a helper process in the protocol's form."""
+    """Convert a description that a helper process has read into the protocol's form."""
     if isinstance(here, wire.Inline):
         return Description(len(here.data), here.data, chain, revision)
     return Description(here.size_bytes, None, chain, revision)
 
 
 def service_clock(start_s: float) -> Callable[[], float]:
-    """Return a clock of seconds since the service's start: monotonic here, shared by all hosts."""
+    """Return a clock of seconds since the service's start: monotonic, and about equal on all hosts."""
     offset_s = time.time() - time.monotonic() - start_s
     return lambda: time.monotonic() + offset_s

@@ -1,6 +1,6 @@
-"""Commands that start a program on another host: ssh, srun in an allocation, or the user's own.
+"""Commands that start a program on another host: ssh, srun in an allocation, or the user's own command.
 
-Secrets go to standard input, not into the command, which other users see.
+Secrets go to the program's standard input, not into the command, which other users see.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-#: command that gives up a silent host after half a minute, also while a program runs there
+#: command that gives up a host that is silent for half a minute, even while a program runs there
 SSH = (
     "ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10",
     "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3",
 )  # fmt: skip
-#: host names; none looks like an option
+#: pattern of host names; no host name looks like an option
 HOST_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@-]*"
-#: variable that is set inside an allocation
+#: variable that Slurm sets inside an allocation
 SLURM_JOB = "SLURM_JOB_ID"
-#: Slurm's variables that hold for every step of an allocation, even after it changed
+#: Slurm's variables that hold for every step of an allocation, even after the allocation has changed
 _LASTING = ("SLURM_CONF", SLURM_JOB, "SLURM_JOBID")
 
 
@@ -27,18 +27,18 @@ def is_host_name(text: str) -> bool:
 
 
 def command_words(text: str) -> tuple[str, ...]:
-    """Return a user's command as words, to which a host is added. Raises ValueError."""
+    """Split a user's command into words, to which the caller adds a host. Raises ValueError."""
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from None
     if not words:
-        raise ValueError("it is empty; it is a command such as ssh -T")
+        raise ValueError("it is empty; give a command such as ssh -T")
     return tuple(words)
 
 
 def slurm_step(job: str, host: str) -> list[str]:
-    """Return the command of a step; without a number of CPUs, the step may use all of ours on its node."""
+    """Return the command that starts a step on a host; the step may use all CPUs of `job` there."""
     return [
         "srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none",
         "--mpi=none", "--chdir=/", "--unbuffered", "--quiet", "--nodelist", host,
@@ -46,7 +46,7 @@ def slurm_step(job: str, host: str) -> list[str]:
 
 
 def shell_to(host: str, env: Mapping[str, str], command: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the given command, else a step inside an allocation of Slurm, else ssh."""
+    """Return the command to reach a host: the given command, else a step inside Slurm, else ssh."""
     if command is None and (job := env.get(SLURM_JOB)):
         return tuple(slurm_step(job, host))
     return (*(SSH if command is None else command), host)

@@ -1,10 +1,10 @@
 """The stimulus log: all stimuli and effects of a rank, in one file per rank.
 
-A file's first line names the rank and its beginning (`Head`); each further line is a stimulus with its
-time and its effects (`Entry`), over all generations. The effects follow from the stimuli alone, so `mallob-py
-simulate --replay` can check whether the same program, or a changed one, has the same effects
-(`simulation/replay.py`). The head of a newcomer has all earlier changes of its membership. The log holds
-messages and results with all their bytes, so it is for debugging only.
+A file's first line describes the rank's initial state (`Head`); each further line is a stimulus with its time
+and effects (`Entry`), over all generations. The effects follow from the stimuli alone, so `mallob-py simulate
+--replay` can check whether the same program, or a changed one, has the same effects (`simulation/replay.py`).
+The head of a newcomer has all changes of its membership before its first generation. The log holds messages
+and results with all their bytes, so it is for debugging only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LINES_MAX = 256
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The node `rank` at its beginning, as `node` makes it; the file was written by this version."""
+    """The initial state of the node of rank `rank`. `version`: that of the program that wrote the file."""
 
     rank: int
     origin: Origin
@@ -38,11 +38,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     patience_s: float
     survives: bool
     version: str
-    #: for a newcomer: changes handled by its membership before its first generation, with their times
+    #: for a newcomer: (time, change) of each change that its membership handled before its first generation
     joined: tuple[tuple[float, AnyChange], ...] = ()
 
     def node(self) -> Node:
-        """Return a new node in the initial state, whose first effects were executed."""
+        """Return a new node in the initial state; its first effects count as executed."""
         node = Node(
             self.rank,
             self.origin,
@@ -66,7 +66,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One stimulus of a log. `t`: the time given to `Node.handle`. `error`: the node's exception, if any."""
+    """A logged stimulus. `t`: the time given to `Node.handle`. `error`: the exception it raised, if any."""
 
     t: float
     stimulus: AnyRankStimulus
@@ -88,7 +88,7 @@ def error_line(error: Exception) -> str:
 
 
 class StimulusLog:
-    """The file of one rank. `complain(text)` is called once if the file cannot be written any more."""
+    """The stimulus log of one rank. `complain(text)` is called once if the file cannot be written."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class StimulusLog:
         complain: Callable[[str], None],
         joined: tuple[tuple[float, AnyChange], ...] = (),
     ) -> None:
-        """Open the log of a new node, which has been told nothing. Raises OSError."""
+        """Open the log of a new node, which has handled no stimulus. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._complain = complain
@@ -118,7 +118,7 @@ class StimulusLog:
 
     @staticmethod
     def folder_of_run(parent: str, start_unix_s: float) -> Path:
-        """Return the folder of the system started at that time."""
+        """Return the folder in `parent` for the logs of the system started at `start_unix_s`."""
         start = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime(start_unix_s))
         return Path(parent) / f"{start}.{int(start_unix_s * 1000) % 1000:03}Z"
 
@@ -139,7 +139,7 @@ class StimulusLog:
             self.flush()
 
     def flush(self) -> None:
-        """Hand everything to the operating system."""
+        """Write all entries to the file, which need not reach the disk."""
         left = memoryview(b"".join(line + b"\n" for line in self._lines))
         self._lines.clear()
         try:

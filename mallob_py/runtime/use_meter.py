@@ -1,4 +1,4 @@
-"""A rank's use of its host for people: memory and cores, read seldom and told in coarse steps."""
+"""A rank's use of memory and cores, as shown to people: read seldom, and reported in coarse steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PERIOD_S = 5.0
 
 
 class UseMeter:
-    """The use of this rank, its worker processes included."""
+    """The memory and cores that this rank and its worker processes use."""
 
     def __init__(self) -> None:
         self._use = RankUse()
@@ -21,10 +21,10 @@ class UseMeter:
         self._cpu_s = 0.0
 
     def look(self, now: float) -> RankUse:
-        """Return the last reading; read anew if that is due."""
+        """Return the last reading, at most `PERIOD_S` old."""
         if (since_s := now - self._read_s) >= PERIOD_S:
             pid, cpu_s = os.getpid(), cpu_seconds_of(os.getpid())
-            # A killed process takes its time with it.
+            # The sum falls when a process is killed: its CPU time is not counted any more.
             cores = max(0.0, cpu_s - self._cpu_s) / since_s
             left, total = min(rooms(), default=(0, 0))
             self._use = RankUse(
@@ -35,5 +35,5 @@ class UseMeter:
 
 
 def _coarse(size_bytes: int) -> int:
-    """Return the number in two digits, so that it seldom changes."""
+    """Round to two significant digits, so that the number seldom changes."""
     return int(float(f"{size_bytes:.2g}"))

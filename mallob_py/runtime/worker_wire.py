@@ -2,11 +2,11 @@
 
 Each worker process has one stream socket to its rank. A frame is a length (4 bytes,
 little endian) and the msgpack of one tagged struct of the unions below. The fork server
-speaks the same kind of structs with the rank over a packet socket, one per packet, where
-it also passes a new worker's socket and pidfd.
+and the rank exchange such structs over a packet socket, one per packet; there the fork
+server also passes each new worker's socket and pidfd.
 
-Imported by ranks, so it needs little but msgspec. The bodies of results pass through
-ranks undecoded; only the client that writes the reply decodes them (`decode_result`).
+Ranks import this module, so it needs little but msgspec. The bodies of results pass
+through ranks undecoded; only the client that writes the reply decodes them (`decode_result`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from mallob_py.kit.result_file import ResultsFolder
 from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.progress import Progress
 
-#: size above which a frame is an error of the peer
+#: largest size of a frame; a larger frame is an error of the peer
 MAX_FRAME_BYTES = 2**31 - 1
 _LENGTH_BYTES = 4
-#: most bytes of a description that hold its header
+#: greatest size of the header at a description's start
 _HEADER_BYTES_MAX = 1 << 16
 
 
 class ProcessMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Base of all structs on these wires."""
+    """Base of all structs sent between a rank, its fork server and its worker processes."""
 
 
 # --- where a description is -------------------------------------------------
@@ -67,7 +67,7 @@ def application_of(description: LocalDescription) -> str:
 
 
 class Run(ProcessMessage, frozen=True, tag=1):
-    """Be worker `index` of `job`, after any former work; `number`: the worker's number on its rank."""
+    """Run as worker `index` of `job`, after any former run; `number`: the worker's number on its rank."""
 
     job: int
     number: int
@@ -76,13 +76,13 @@ class Run(ProcessMessage, frozen=True, tag=1):
     children: tuple[int, ...]
     threads: int
     description: LocalDescription
-    #: chain of revisions (0: none), and the job's number in the chain
+    #: the job's chain of revisions (0: no chain), and its revision number in the chain
     chain: int = 0
     revision: int = 0
 
 
 class Update(ProcessMessage, frozen=True, tag=2):
-    """The present place in the job tree, which supersedes earlier ones."""
+    """The worker's present place in the job tree, which replaces earlier ones."""
 
     index: int
     volume: int
@@ -90,7 +90,7 @@ class Update(ProcessMessage, frozen=True, tag=2):
 
 
 class Deliver(ProcessMessage, frozen=True, tag=3):
-    """A message of another worker of the job (see `mallob_py.kit.app.TreeMessage`)."""
+    """A message from another worker of the job (see `mallob_py.kit.app.TreeMessage`)."""
 
     source: int
     sender: tuple[int, int]
@@ -102,15 +102,15 @@ class EarlierInput(ProcessMessage, frozen=True):
     """The input of the earlier revision `identity` ("user.name")."""
 
     identity: str
-    #: the kernel's names, which need not be UTF-8
+    #: file names as the kernel has them, which need not be UTF-8
     files: tuple[bytes, ...]
-    #: 32 bits each, in the host's order, never examined one by one
+    #: literals of 32 bits, in the host's byte order; code must not examine them one by one
     literals: bytes | None
     configuration: dict[str, Any]
 
 
 class Before(ProcessMessage, frozen=True):
-    """The inputs before revision number `revision`: a description, and inputs missing in it."""
+    """All input before revision `revision`: a description, and the inputs that this description lacks."""
 
     revision: int
     former: LocalDescription | None
@@ -118,10 +118,10 @@ class Before(ProcessMessage, frozen=True):
 
 
 class Read(ProcessMessage, frozen=True, tag=4):
-    """Read a job's input into a description, written to `path` if above `inline_limit_bytes`."""
+    """Convert a job's input into a description; write it to `path` if larger than `inline_limit_bytes`."""
 
     application: str
-    #: both as in `EarlierInput`
+    #: `files` and `literals` are as in `EarlierInput`
     files: tuple[bytes, ...]
     literals: bytes | None
     configuration: dict[str, Any]
@@ -131,7 +131,7 @@ class Read(ProcessMessage, frozen=True, tag=4):
     assumptions: list[int] = []
     #: folder for the job's results; None: any folder that this process's user may write
     results: ResultsFolder | None = None
-    #: a run to begin at once with what was read; its own description is empty
+    #: a run to begin at once with the description just read; the description in `then` is empty
     then: Run | None = None
 
 
@@ -142,7 +142,7 @@ class Inspect(ProcessMessage, frozen=True, tag=5):
 
 
 class Quit(ProcessMessage, frozen=True, tag=6):
-    """Exit; the process is not needed any more."""
+    """Exit: the process is not needed any more."""
 
 
 class Leave(ProcessMessage, frozen=True, tag=7):
@@ -165,22 +165,22 @@ class Started(ProcessMessage, frozen=True, tag=1):
     """The description is decoded and the application runs.
 
     `newly_imported`: this process had to import the application, so the fork server should import it for
-    later ones.
+    later processes.
     """
 
     application: str
     newly_imported: bool
-    #: the job at work now; all earlier messages were about other jobs
+    #: the job that runs now; all earlier messages were about other jobs
     job: int
     number: int
     #: the process's CPU time before this task
     cpu_before_s: float
-    #: whether to send `Leave` when the worker must end
+    #: whether the worker wants `Leave` before it must end
     leaves: bool = False
 
 
 class ResultFound(ProcessMessage, frozen=True, tag=2):
-    """The job's answer, encoded by `encode_result`, with the memory and CPU time needed for it."""
+    """The job's answer, encoded by `encode_result`, with the run's memory and CPU time."""
 
     body: bytes
     peak_memory_bytes: int
@@ -236,15 +236,15 @@ class ToAddress(ProcessMessage, frozen=True, tag=11):
 
 
 class Left(ProcessMessage, frozen=True, tag=12):
-    """The run has ended as `Leave` demanded; the message has its CPU time."""
+    """The run has ended as `Leave` demanded. `cpu_s`: the run's CPU time."""
 
     cpu_s: float
-    #: number of other workers' messages taken since; later ones were not taken
+    #: number of other workers' messages taken after `Leave`; later messages were not taken
     taken: int
 
 
 class Imports(ProcessMessage, frozen=True, tag=17):
-    """Sent before an application's first task; `is_own`: the process reads an input and imports by itself."""
+    """Sent before an application's first task. `is_own`: the process must import the application itself."""
 
     application: str
     is_own: bool
@@ -257,14 +257,14 @@ class InputRead(ProcessMessage, frozen=True, tag=7):
 
 
 class InputRefused(ProcessMessage, frozen=True, tag=8):
-    """The input cannot be used; `field` is the field at fault in the job file."""
+    """The input cannot be used; `field`: the job file's field that is wrong."""
 
     message: str
     field: str
 
 
 class ApplicationTraits(ProcessMessage, frozen=True, tag=9):
-    """`problem`: why the application cannot be imported, or ""."""
+    """Answer to `Inspect`. `problem`: why the application cannot be imported; "": it can."""
 
     name: str
     takes_input: bool = True
@@ -276,7 +276,7 @@ class ApplicationTraits(ProcessMessage, frozen=True, tag=9):
 
 
 class Idle(ProcessMessage, frozen=True, tag=10):
-    """The task is over, and the process is free. `cpu_s`: CPU time of its whole life."""
+    """The task is over, and the process is free. `cpu_s`: the process's CPU time so far."""
 
     private_bytes: int
     cpu_s: float = 0.0
@@ -307,13 +307,13 @@ FromWorker = (
 
 
 class Configure(ProcessMessage, frozen=True, tag=1):
-    """First packet. `preload`: applications to import before the first fork."""
+    """The first packet to a fork server. `preload`: applications to import before the first fork."""
 
     preload: tuple[str, ...]
     memory_limit_bytes: int | None
-    #: folder for workers' output; "": the rank's standard error
+    #: folder for workers' output; "": workers write to the rank's standard error
     output_dir: str = ""
-    #: as in `kit.input_file.at_most`
+    #: largest size of an input file (see `kit.input_file.at_most`)
     input_max_bytes: int | None = None
 
 
@@ -335,7 +335,7 @@ ToServer = Configure | Fork | Import | FindApplications
 
 
 class Applications(ProcessMessage, frozen=True, tag=1):
-    """Names of installed applications, as an answer; no application was imported for it."""
+    """Answer to `FindApplications`: the installed applications' names, found without importing them."""
 
     names: tuple[str, ...]
 
@@ -353,21 +353,21 @@ class ForkFailed(ProcessMessage, frozen=True, tag=3):
 
 
 class Imported(ProcessMessage, frozen=True, tag=4):
-    """Processes of this and later generations of the server have the application imported."""
+    """The server has imported an application: processes of `generation` and later ones have it."""
 
     application: str
     generation: int
 
 
 class Exited(ProcessMessage, frozen=True, tag=5):
-    """A worker process has ended; `cpu_s`: CPU time of its life, with its children's."""
+    """A worker process has ended. `cpu_s`: its CPU time, including that of its children."""
 
     serial: int
     reason: str
     cpu_s: float
     #: whether the process ended by signal 9
     was_killed: bool = False
-    #: most resident bytes at a time
+    #: the greatest number of bytes that were resident at a time
     peak_bytes: int = 0
 
 
@@ -386,9 +386,9 @@ class SolutionForm(IntEnum):
 
 
 class ResultBody(ProcessMessage, frozen=True):
-    """A `mallob_py.kit.app.Result`: fields as a JSON object, solution in the given form.
+    """A `mallob_py.kit.app.Result`: `fields` is a JSON object, `solution` is encoded as `form` says.
 
-    `name`: the application's name of this result code.
+    `name`: the application's name for this result code.
     """
 
     code: int
@@ -407,12 +407,12 @@ def decode_result(body: bytes) -> ResultBody:
 
 
 def decode_fields(fields: bytes) -> dict[str, Any]:
-    """Return the further JSON fields of a result."""
+    """Decode a result's fields, a JSON object."""
     return _FIELDS_DECODER.decode(fields or b"{}")
 
 
 def answered(job: int, code: int, name: str, fields: bytes) -> dict[str, Any]:
-    """Return the fields of the log's event that an application has this result."""
+    """Return the fields of the event that logs an application's result."""
     event = {"job": job, "code": code, "result": name}
     figures = decode_fields(fields).get("figures")
     return event if figures is None else event | {"figures": figures}
@@ -430,7 +430,7 @@ _FIELDS_DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
 class BrokenStream(Exception):
-    """The peer violates the framing or the message types."""
+    """Error: the peer violates the framing or the message types."""
 
 
 def frame(message: ProcessMessage) -> bytes:

@@ -1,21 +1,22 @@
 """The fork server: the process, one per rank, from which worker processes are forked.
 
-It never initialises MPI, has the applications in use imported, has a single thread, and only forks, reaps and
-reports. So a new worker process costs a fork instead of an interpreter start, and shares memory until it
-writes.
+The server never initialises MPI, has imported the applications in use, has a single thread, and only forks,
+reaps and reports. So a new worker process costs a fork instead of an interpreter start, and shares the
+server's memory until it writes there.
 
-`mallob_py.runtime.workers.links.ForkServer` forks it from the rank before MPI starts (`be_server`), and
-starts a later one as `python -m mallob_py.runtime.workers.fork_server <control socket fd> <pid of the rank>`.
-Where one process forks the ranks of a single job, another process imports the application for all their
-servers meanwhile (`import_for_servers`).
+`mallob_py.runtime.workers.links.ForkServer` forks the server from the rank before MPI starts (`be_server`),
+and starts a replacement as `python -m mallob_py.runtime.workers.fork_server <control socket fd> <pid of the
+rank>`. If one process forks all ranks, which run a single job, another process meanwhile imports the
+application for the servers of all ranks (`import_for_servers`).
 
 Guarantees
-- The server ends with all children when the control socket closes, at the latest when its rank is gone. Its
-  children die with it by the kernel's SIGKILL, which also ends stopped processes.
-- A child also dies when no process holds its *lifeline*, the writing end of a pipe that comes with its
-  socket: another rank may have both (`giving.py`).
-- Every child's end is reported once, with its reason. Processes that a child left in its group are killed.
-- SIGINT, SIGTERM and SIGHUP concern the rank only, and are ignored here.
+- The server ends with all children when the control socket closes, at the latest when its rank ends. When the
+  server ends, the kernel kills its children by SIGKILL, which also ends stopped processes.
+- A child also dies when no process holds its *lifeline*, the writing end of a pipe that is passed on with the
+  child's socket; another rank may hold both (`giving.py`).
+- Every child's end is reported once, with its reason. Processes that a child has left in its group are
+  killed.
+- SIGINT, SIGTERM and SIGHUP are meant for the rank only, and ignored here.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ if TYPE_CHECKING:
     Work: TypeAlias = Callable[[socket.socket, AppRegistry, wire.Configure, Printed | None], None]
 
 _PACKET_BYTES = 1 << 16
-#: exit status of a worker without memory to begin (EX_OSERR)
+#: exit status of a worker that had too little memory to begin (EX_OSERR)
 _NO_MEMORY = 71
 
 
 def exit_reason(status: int) -> str:
-    """Return a wait status in words."""
+    """Return a wait status in words for people."""
     code = os.waitstatus_to_exitcode(status)
     if code == _NO_MEMORY:
         return "out of memory before it could begin: raise --memory-limit"
@@ -68,9 +69,9 @@ def exit_reason(status: int) -> str:
     return f"killed by signal {-code}"
 
 
-#: titles in `ps` of a server that is a fork, and of its workers
+#: title in `ps` of a forked server and of its workers
 _TITLE = "mallob-py: fork_server"
-#: delay before looking for applications again
+#: delay before looking again for the installed applications
 _RETRY_S = 0.5
 
 
@@ -84,7 +85,7 @@ class _Child:
 
 
 class Server:
-    """Forks, reaps and reports until the rank closes the control socket."""
+    """A fork server: forks, reaps and reports until the rank closes the control socket."""
 
     def __init__(self, control: socket.socket, registry: AppRegistry, work: Work) -> None:
         self._registry = registry
@@ -97,7 +98,7 @@ class Server:
         self._generation = 0
         self._configuration = wire.Configure((), None)
         self._keeper: OutputKeeper | None = None
-        #: delay before the names of all applications, which take time to find, are reported; None: no report
+        #: delay before finding and reporting the applications' names, which takes time; None: not asked for
         self._names_delay_s: float | None = None
 
     def run(self) -> None:
@@ -110,7 +111,7 @@ class Server:
                     if key.data is None:
                         self._serve_request()
                     elif key.data is self._keeper:
-                        # Workers' output would not be read, and workers would block: all must begin anew.
+                        # Workers would block, since their output is not read any more: all must begin anew.
                         raise EOFError
                     else:
                         self._reap(key.data)
@@ -148,13 +149,13 @@ class Server:
         if configuration.output_dir and self._keeper is None:
             from mallob_py.runtime.workers.output import OutputKeeper
 
-            with suppress(OSError):  # else they print to standard error
+            with suppress(OSError):  # else workers print to standard error
                 self._keeper = OutputKeeper(configuration.output_dir)
                 self._selector.register(self._keeper.pidfd, selectors.EVENT_READ, self._keeper)
         for name in configuration.preload:
             _prepare_application(self._registry, name)
-        # Present objects are kept out of the children's garbage collections, which would write to (and so
-        # copy) every page that holds one.
+        # Keep present objects out of the children's garbage collections, which would write to (and so copy)
+        # every page that holds such an object.
         gc.collect()
         gc.freeze()
 
@@ -193,7 +194,7 @@ class Server:
                         self._become_worker(theirs.detach(), line, server_pid)
                 finally:
                     os.close(line)
-            with suppress(OSError):  # both processes do this, so the group exists in any order of events
+            with suppress(OSError):  # both processes do this, so the group exists whichever runs first
                 os.setpgid(pid, pid)
             undo.callback(_kill_and_reap, pid)
             pidfd = os.pidfd_open(pid)
@@ -202,7 +203,7 @@ class Server:
         return _Child(self._serial, pid, pidfd), ours, lifeline
 
     def _become_worker(self, fd: int, line: int, server_pid: int) -> None:
-        """Be a worker, in the child; never return."""
+        """Run as a worker, in the child; never returns."""
         status = 1
         try:
             die_with(server_pid, signal.SIGKILL)
@@ -223,7 +224,7 @@ class Server:
             os._exit(status)
 
     def _reap(self, child: _Child) -> None:
-        # The zombie keeps its pid, and so its group's number, from being reused.
+        # While the child is not reaped, its process id, also the group's number, cannot be reused.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         _, status, usage = os.wait4(child.pid, 0)
@@ -259,10 +260,10 @@ def _kill_and_reap(pid: int) -> None:
 
 
 def import_for_servers(orders: socket.socket, preload: Sequence[str], parent_pid: int) -> NoReturn:
-    """Import once for the servers of several ranks, and fork these; the only work of this process.
+    """Import applications once for the servers of several ranks, and fork these servers; never returns.
 
-    The ranks' control sockets arrive by `orders`, one by one, until this socket is closed. Must be called in
-    a process forked for this purpose, with a single thread.
+    The servers' control sockets arrive by `orders`, one by one, until `orders` is closed. Must be called in a
+    process forked for this purpose, with a single thread.
     """
     status = 1
     try:
@@ -294,11 +295,11 @@ def import_for_servers(orders: socket.socket, preload: Sequence[str], parent_pid
 
 
 def be_server(control: socket.socket, rank_pid: int) -> NoReturn:
-    """Be the server of a rank, just forked from this rank while it had a single thread and no MPI."""
+    """Run as the server of a rank; must be called in a fork of the rank, which has one thread and no MPI."""
     status = 1
     try:
         die_with(rank_pid, signal.SIGKILL)
-        os.setpgid(0, 0)  # a terminal's Ctrl-C is for the rank
+        os.setpgid(0, 0)  # a terminal's Ctrl-C must reach only the rank
         gc.freeze()  # collections would copy memory shared with the rank
         signal.set_wakeup_fd(-1)
         own = control.detach()
@@ -316,10 +317,10 @@ def be_server(control: socket.socket, rank_pid: int) -> NoReturn:
 
 
 def _prepare() -> tuple[AppRegistry, Work]:
-    """Prepare this process for importing applications; return their registry, and the workers' function."""
+    """Prepare this process for importing applications; return their registry, and what workers run."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    # The forking process may have blocked these signals, which applications' programs would inherit.
+    # The forking process may have blocked these signals; programs that applications start would inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     raise_descriptor_limit()
     want_no_numeric_threads()
@@ -327,14 +328,14 @@ def _prepare() -> tuple[AppRegistry, Work]:
     for name in list(os.environ):
         if name.startswith(launchers.PREFIXES):
             del os.environ[name]
-    # Late, since numpy reads the limits of threads when it is imported.
+    # Late, since numpy reads its limit of threads when it is imported.
     from mallob_py.runtime.workers.process import AppRegistry, work
 
     return AppRegistry.discover(), work
 
 
 def _prepare_application(registry: AppRegistry, name: str) -> None:
-    # The exception is not lost: a worker or reader of such a job raises it again.
+    # The exception is not lost: a process that runs or reads such a job raises it again.
     with suppress(Exception):
         registry.prepared(name)
 

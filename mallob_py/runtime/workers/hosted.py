@@ -1,10 +1,11 @@
-"""Hosted workers: the workers' processes of all PEs of a rank; effects in, commands to the pool out.
+"""Hosted workers: the workers of all PEs of a rank. PEs' effects become commands to the pool.
 
-Each PE numbers its workers; the pool, shared by all PEs of a rank, uses other numbers (`pool_number`).
+Each PE numbers its workers by itself; the pool, shared by all PEs of a rank, uses numbers of its own
+(`pool_number`).
 
-A process hears its place in the tree (index, volume, children) with a delay, since news wakes it up and a
-growing tree changes places several times within milliseconds; but it always hears its place before a message
-of the tree.
+A process hears its place in the job tree (index, volume, children) with a delay, because news wakes the
+process up and a growing tree changes places several times within milliseconds; but a process always hears its
+place before a message of another worker.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.workers.tasks import Key
 
 _UPDATE_DELAY_S = 0.005
-#: growth of run time at which CPU time is reported again, so reports become rare
+#: share of its run time so far after which a worker's CPU time is reported again, so reports become rare
 _CPU_SHARE = 0.02
 _CPU_PERIOD_S = 0.1
 _NOTICEABLE = 1.02
@@ -44,12 +45,12 @@ WorkerEffect: TypeAlias = (
 
 
 def pool_number(worker: int, slot: int, capacity: int) -> int:
-    """Return the pool's number of a worker of PE number `slot`, on a rank with `capacity` PEs."""
+    """Return the pool's number for worker `worker` of PE number `slot` on a rank with `capacity` PEs."""
     return worker * capacity + slot
 
 
 class _Place:
-    """The place in the tree as last told to a worker's process."""
+    """A worker's place in the job tree, and its memory and CPU time reported so far."""
 
     __slots__ = (
         *("children", "index", "is_suspended", "key", "look_at_s", "since_s"),
@@ -62,18 +63,18 @@ class _Place:
         self.volume = volume
         self.children: tuple[int, ...] = ()
         self.is_suspended = False
-        #: memory and CPU time reported to the job's client
+        #: memory and CPU time that were reported to the job's client
         self.told_bytes = 0
         self.told_cpu_s = 0.0
-        #: time of the next look at the worker's CPU time, and time since when it runs
+        #: time of the next look at the worker's CPU time, and time when it began or was resumed
         self.look_at_s = math.inf
         self.since_s = now
 
 
 class HostedWorkers:
-    """The workers of this rank's `capacity` PEs, out of `pes` in all.
+    """The workers of this rank's `capacity` PEs; the system has `pes` PEs.
 
-    `path_of(job)`: the path of a large description on this host.
+    `path_of(job)` returns the path of a job's large description on this host.
     """
 
     def __init__(self, pool: WorkerPool, capacity: int, path_of: Callable[[int], Path], pes: int) -> None:
@@ -81,17 +82,17 @@ class HostedWorkers:
         self._capacity = capacity
         self._path_of = path_of
         self._places: dict[int, _Place] = {}
-        #: workers whose process does not know its present place
+        #: numbers of workers whose processes do not know their present place
         self._outdated: set[int] = set()
         #: time when `tell_places` must be called
         self.update_at_s = math.inf
         #: time when `cpu_news` must be called
         self.cpu_look_at_s = math.inf
-        # All PEs together report at most a thousand times a second.
+        # All PEs of the system together report at most a thousand times a second.
         self._cpu_period_s = max(_CPU_PERIOD_S, pes / 1000)
 
     def hear(self, news: stimuli.OfWorker) -> tuple[int, stimuli.OfWorker]:
-        """Return the PE that news of the pool concern, and the news in the PE's numbers."""
+        """Return the PE that is concerned by the pool's news, and the news with the PE's worker number."""
         number = news.worker
         worker, slot = divmod(number, self._capacity)
         match news:
@@ -104,7 +105,7 @@ class HostedWorkers:
         return slot, news
 
     def execute(self, slot: int, effect: WorkerEffect, now: float) -> None:
-        """Carry out an effect of PE number `slot` on a process."""
+        """Carry out an effect of PE number `slot` on a worker's process."""
         number = pool_number(effect.worker, slot, self._capacity)
         places, pool = self._places, self._pool
         match effect:
@@ -145,7 +146,7 @@ class HostedWorkers:
                 pool.deliver(places[number].key, AppMessage(source_index, data, returned, sender))
 
     def give(self, slot: int, worker: int, rank: int, receiver: int) -> None:
-        """Give a resting worker's process to another rank, for its worker number `receiver`."""
+        """Give a suspended worker's process to another rank, for its worker number `receiver`."""
         place = self._places.pop(pool_number(worker, slot, self._capacity))
         self._pool.give(place.key, place.told_cpu_s, rank, (place.key[0], receiver))
 
@@ -155,7 +156,7 @@ class HostedWorkers:
         return wire.Mapped(str(self._path_of(job)), description.size)
 
     def tell_places(self) -> None:
-        """Tell processes their places where these have changed."""
+        """Tell processes their places if these have changed."""
         self.update_at_s = math.inf
         for number in self._outdated:
             if (place := self._places.get(number)) is not None:
@@ -163,7 +164,7 @@ class HostedWorkers:
         self._outdated.clear()
 
     def grown_memory(self) -> list[tuple[int, stimuli.WorkerUsed]]:
-        """Return, by PE, workers that need noticeably more memory than reported."""
+        """Return (PE, news) for each worker that uses noticeably more memory than was reported."""
         grown = []
         for number, place in self._places.items():
             if place.is_suspended or (pid := self._pool.pid_of(place.key)) is None:
@@ -176,7 +177,7 @@ class HostedWorkers:
         return grown
 
     def cpu_news(self, now: float) -> list[tuple[int, stimuli.WorkerUsed]]:
-        """Return, by PE, workers' CPU time since the last report."""
+        """Return (PE, news) with the CPU time since the last report of each worker that is due."""
         news = []
         for number, place in self._places.items():
             if now < place.look_at_s:
@@ -204,7 +205,7 @@ class HostedWorkers:
         self.cpu_look_at_s = min(self.cpu_look_at_s, place.look_at_s)
 
     def private_bytes(self, slot: int, worker: int) -> int:
-        """Return about how much memory this worker's end would free."""
+        """Return about how much memory a worker's end would free; 0: it has no process."""
         place = self._places.get(pool_number(worker, slot, self._capacity))
         pid = None if place is None else self._pool.pid_of(place.key)
         return 0 if pid is None else private_bytes_of(pid)

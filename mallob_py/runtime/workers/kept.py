@@ -12,18 +12,18 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import private_bytes_of
 from mallob_py.runtime.workers.links import WorkerLink
 
-#: most messages of a process that is ahead of its job
+#: greatest number of messages of a process that is ahead of its job
 _SAID_MAX = 100
-#: most ended chains remembered, whose processes are not kept if they end later
+#: greatest number of ended chains remembered: their processes are not kept if their runs end later
 _OVER_MAX = 1000
 
 
 @dataclass(slots=True)
 class KeptWorker:
-    """A process kept for a chain; `index` was its place in the job tree.
+    """A process kept for a chain. `index`: its former place in the job tree. `until_s`: when it is dropped.
 
-    `rests`: whether the process has finished all its work. `ahead_of`: the job that it has read and begun
-    before a worker of that job is here (0: none). `said`: its messages meanwhile.
+    `rests`: whether the process has ended its run. `ahead_of`: the job that the process has read and begun
+    although no worker of that job was started here yet (0: none). `said`: its messages meanwhile.
     """
 
     link: WorkerLink
@@ -39,21 +39,21 @@ class KeptWorker:
 
 
 class KeptWorkers:
-    """Processes kept for the next revision of their job. Processes whose links are returned must be killed.
+    """Processes kept for the next revision of their job. Callers must kill the processes that methods drop.
 
-    When a revision ends, its worker processes still hold their work on the input. A rank keeps some of these
-    processes, waiting or stopped; a worker of the next revision that starts on this rank gets one of them. No
-    kept process is ever needed: a worker may start afresh.
+    When a revision ends, its worker processes still hold what they have made of the input. A rank keeps some
+    of these processes, waiting or stopped; a worker of the next revision that starts on this rank gets one of
+    them. Nothing depends on a kept process: a worker may start with a new process, too.
 
-    At most `count_max` are kept, with `bytes_max` of private memory together, each for `keep_s`; the oldest
-    are dropped first.
+    At most `count_max` processes are kept, with at most `bytes_max` of private memory in all, each for
+    `keep_s`; the oldest are dropped first.
     """
 
     def __init__(self, count_max: int, bytes_max: int, keep_s: float) -> None:
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._keep_s = keep_s
-        #: kept workers by their link's serial, the newest at the end
+        #: serial of a link -> kept process, the newest at the end
         self._kept: OrderedDict[int, KeptWorker] = OrderedDict()
         self._over: OrderedDict[int, None] = OrderedDict()
         #: time when `drop_expired` must be called
@@ -77,9 +77,10 @@ class KeptWorkers:
         now_s: float,
         size_bytes: int | None = None,
     ) -> list[WorkerLink]:
-        """Keep a process; return the processes that must end for it, possibly itself.
+        """Keep a process; return the processes that are dropped for it, possibly itself.
 
-        `size_bytes`: reported by the process at the end of its task; None: the process is at work.
+        `size_bytes`: private memory that the process reported at the end of its task; None: its task has not
+        ended.
         """
         if link.dead or chain in self._over:
             return [link]
@@ -98,7 +99,7 @@ class KeptWorkers:
         return dropped
 
     def take(self, chain: int, index: int, at_rest: bool = False) -> KeptWorker | None:
-        """Return a process of this chain, preferably with this place. `at_rest`: only an idle one."""
+        """Take and return a process of a chain, preferably of place `index`. `at_rest`: one that rests."""
         found = [kept for kept in self._kept.values() if kept.chain == chain and (kept.rests or not at_rest)]
         best = max(found, key=lambda kept: kept.index == index, default=None)
         if best is not None:
@@ -106,13 +107,13 @@ class KeptWorkers:
         return best
 
     def going_ahead(self, link: WorkerLink, job: int, stop_at_s: float) -> None:
-        """Note that a kept process has begun with a job."""
+        """Note that a kept process has begun a job, and must be stopped at `stop_at_s`."""
         if (kept := self._kept.get(link.serial)) is not None:
             kept.rests, kept.ahead_of, kept.stop_at_s = False, job, stop_at_s
             self.deadline_s = min(self.deadline_s, stop_at_s)
 
     def hear(self, link: WorkerLink, message: wire.FromWorker) -> bool:
-        """Note a kept process's message if relevant; return False if the process has sent too many."""
+        """Note a message of a process that is ahead of its job; return False if it has sent too many."""
         kept = self._kept[link.serial]
         if kept.ahead_of:
             kept.said.append(message)
@@ -130,7 +131,7 @@ class KeptWorkers:
         self._kept.pop(link.serial, None)
 
     def drop_chain(self, chain: int) -> list[WorkerLink]:
-        """Drop the processes of a chain, which gets no further revision."""
+        """Drop the processes of a chain that gets no further revision."""
         self._over[chain] = None
         if len(self._over) > _OVER_MAX:
             self._over.popitem(last=False)
@@ -144,7 +145,7 @@ class KeptWorkers:
         return expired
 
     def drop_oldest(self, wanted_bytes: int) -> list[WorkerLink]:
-        """Drop the oldest processes until this much memory is free."""
+        """Drop the oldest processes until `wanted_bytes` are freed."""
         dropped: list[KeptWorker] = []
         for kept in self._kept.values():
             if sum(each.size_bytes for each in dropped) >= wanted_bytes:
@@ -153,7 +154,7 @@ class KeptWorkers:
         return self._drop(dropped)
 
     def drop_all(self) -> list[WorkerLink]:
-        """Drop all processes, since room is needed."""
+        """Drop all processes, because a process could not be forked."""
         return self._drop(list(self._kept.values()))
 
     def _drop(self, dropped: list[KeptWorker]) -> list[WorkerLink]:

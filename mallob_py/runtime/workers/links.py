@@ -1,16 +1,16 @@
-"""Links: a rank's ends of its worker processes and of their fork server. Nothing here blocks.
+"""Links: a rank's connections to its worker processes and to their fork server. Nothing here blocks.
 
-`WorkerLink`: one worker process. Messages that the process does not read (it may be stopped, or computing)
-wait in a bounded queue: an update replaces the former update; beyond a limit, the oldest messages of other
-workers are returned. Signals go through the pidfd that the fork server opened before it could reap the
-process, so they never hit another process with a reused pid. The process ends when no rank holds its
-lifeline.
+`WorkerLink`: the connection to one worker process. Messages that the process does not read (it may be
+stopped, or computing) wait in a bounded queue: a new update replaces a queued one; beyond a limit, the oldest
+queued messages of other workers are given back to the caller. Signals go through the pidfd that the fork
+server opened before it could reap the process, so they never hit another process with a reused pid. The
+process ends when no rank holds its lifeline.
 
-`LinkWatch`: which links have news or room. It is an epoll object, itself a descriptor for the event loop,
-which sees one descriptor for all workers.
+`LinkWatch`: tells which links can be read or written. It is an epoll object, so the event loop waits for one
+descriptor for all workers.
 
-`ForkServer`: must be started before MPI. The first server may be a cheap fork of this process; later servers
-are new programs, so they share nothing with a running MPI.
+`ForkServer`: the connection to the fork server, which must be started before MPI. The first server may be a
+cheap fork of this process; later servers are new programs, so they share nothing with a running MPI.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.processes import import_places, left_of, python
 
 _RECEIVE_BYTES = 1 << 18
-#: most bytes per turn of the event loop, so that one worker's large result does not delay other workers
+#: bytes read from one worker per turn of the loop, at most, so that a large result does not delay other
+#: workers
 _MAX_BYTES_PER_TURN = 1 << 22
-#: flag of pidfd_send_signal since Linux 6.9: signal the group as well
+#: flag of pidfd_send_signal since Linux 6.9: signal the process's group, too
 _PIDFD_SIGNAL_PROCESS_GROUP = 1 << 2
 
 
@@ -50,7 +51,7 @@ class _Outgoing:
 
 
 class WorkerLink:
-    """A rank's end of one worker process."""
+    """A rank's connection to one worker process."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class WorkerLink:
         unread: bytes = b"",
         unsent: bytes = b"",
     ) -> None:
-        """`descriptors`: socket, pidfd and lifeline. For the last two see `release`."""
+        """`descriptors`: socket, pidfd and lifeline. `unread`, `unsent`: see `under_way`."""
         self.serial = forked.serial
         self.pid = forked.pid
         self.generation = forked.generation
@@ -74,14 +75,13 @@ class WorkerLink:
         self._queue_limit_bytes = queue_limit_bytes
         #: whether the socket is closed
         self.closed = False
-        #: whether another rank's fork server forked the process, so that its end must be noticed here
-        #: (`pidfd`)
+        #: whether another rank's fork server forked the process, so that only `pidfd` shows its end
         self.is_given = self.serial < 0
         #: whether the process is known to have ended; its last messages may still be read
         self.dead = False
-        #: CPU time used for earlier tasks
+        #: CPU time that the process used for earlier tasks
         self.cpu_before_s = 0.0
-        #: events watched on this socket (0: none)
+        #: mask of the events that `LinkWatch` watches on the socket (0: none)
         self.watched_mask = 0
 
     def fileno(self) -> int:
@@ -93,12 +93,12 @@ class WorkerLink:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Socket, pidfd and lifeline, by which another rank can take over this process."""
+        """Return socket, pidfd and lifeline, by which another rank can take over this process."""
         return self.fileno(), self._pidfd, self._lifeline
 
     @property
     def under_way(self) -> tuple[bytes, bytes]:
-        """Return the beginning of an incomplete message, and all unsent bytes."""
+        """Return the beginning of an incomplete message from the process, and all bytes to send to it."""
         return self._buffer.begun, b"".join((self._head, *(outgoing.data for outgoing in self._queue)))
 
     @property
@@ -106,13 +106,14 @@ class WorkerLink:
         return bool(self._head) or bool(self._queue)
 
     def send(self, message: wire.ToWorker) -> list[TreeMessage]:
-        """Send or queue a message; return queued messages that had to give way."""
+        """Send or queue a message; return the messages that are dropped because the queue is too long."""
         outgoing = _Outgoing(wire.frame(message), message)
         position = self._queued_update() if outgoing.is_update else None
         if position is None:
             self._queue.append(outgoing)
         else:
-            # A newer update replaces an unsent one: messages queued behind that were meant for the new place.
+            # Replacing an unsent update is right: the messages queued behind it are for the newest place,
+            # too.
             self._queue[position] = outgoing
         if outgoing.tree_message is not None:
             self._queued_tree_bytes += len(outgoing.data)
@@ -151,7 +152,7 @@ class WorkerLink:
             except BlockingIOError:
                 return
             except (BrokenPipeError, ConnectionResetError):
-                # The process is ending, which is reported elsewhere.
+                # The process ends; the fork server or the pidfd will report that.
                 self._head = memoryview(b"")
                 self._queue.clear()
                 self._queued_tree_bytes = 0
@@ -159,7 +160,7 @@ class WorkerLink:
             self._head = self._head[sent:]
 
     def receive(self) -> tuple[list[wire.FromWorker], bool]:
-        """Return the arrived messages, and whether the stream is over. Raises BrokenStream on nonsense."""
+        """Return the messages that have arrived, and whether the stream has ended. Raises BrokenStream."""
         messages: list[wire.FromWorker] = []
         received_bytes = 0
         at_end = self.closed
@@ -178,7 +179,7 @@ class WorkerLink:
         return messages, at_end
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal the process and the processes that it started, unless it is gone."""
+        """Signal the process and the processes in its group, unless it has ended."""
         if self._pidfd < 0:
             return
         with suppress(ProcessLookupError):
@@ -190,7 +191,7 @@ class WorkerLink:
             self._socket.close()
 
     def close(self) -> None:
-        """Release the process, which is dead, about to be, or another rank's."""
+        """Close all descriptors of a process that has ended, ends now, or belongs to another rank."""
         self.close_socket()
         if self._pidfd >= 0:
             os.close(self._pidfd)
@@ -199,16 +200,16 @@ class WorkerLink:
 
 
 def _signal_group(pidfd: int, pid: int, number: signal.Signals) -> None:
-    """Signal a process that leads a group, and the group. Raises ProcessLookupError if it is gone."""
+    """Signal a process and the group it leads. Raises ProcessLookupError if the process has ended."""
     try:
         signal.pidfd_send_signal(pidfd, number, None, _PIDFD_SIGNAL_PROCESS_GROUP)
         return
     except ProcessLookupError:
         raise
-    except OSError:  # unknown flag
+    except OSError:  # this kernel does not know the flag
         signal.pidfd_send_signal(pidfd, number)
-    # No foreign group: the process was there a moment ago. For a kill, the fork server kills the group before
-    # it reaps.
+    # The group's number is not reused: the process existed a moment ago. A kill of the group is left to the
+    # fork server, which does so before it reaps.
     if number != signal.SIGKILL:
         os.killpg(pid, number)
 
@@ -221,19 +222,19 @@ def _decode(body: bytes) -> wire.FromWorker:
 
 
 WRITABLE = select.EPOLLOUT
-#: event: a process that another rank has given has ended
+#: event: the end of a process that another rank has given
 ENDED = 1 << 30
 
 
 class LinkWatch:
-    """An epoll object for links, one server socket, one socket for given processes, and wake-ups."""
+    """An epoll object for all links, the server's socket, the socket for given processes, and wake-ups."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wakeup_fd, select.EPOLLIN)
         self._links: dict[int, WorkerLink] = {}
-        #: links of processes that another rank has given, by pidfd
+        #: pidfd -> link of a process that another rank has given
         self._given: dict[int, WorkerLink] = {}
         self._server_fd = -1
 
@@ -249,7 +250,7 @@ class LinkWatch:
         os.eventfd_write(self._wakeup_fd, 1)
 
     def ready(self) -> list[tuple[WorkerLink | None, int]]:
-        """Return links (None: the server, or given processes) with their events."""
+        """Return (link, events) of ready links; link None: the server, or the socket for given processes."""
         ready: list[tuple[WorkerLink | None, int]] = []
         for fd, mask in self._epoll.poll(0):
             if fd == self._wakeup_fd:
@@ -264,7 +265,7 @@ class LinkWatch:
         return ready
 
     def watch_given(self, fd: int) -> None:
-        """Watch for processes that other ranks give."""
+        """Watch the socket for processes that other ranks give."""
         self._epoll.register(fd, select.EPOLLIN)
 
     def watch_server(self, fd: int) -> None:
@@ -276,7 +277,7 @@ class LinkWatch:
         self._server_fd = -1
 
     def watch(self, link: WorkerLink) -> None:
-        """Watch for input, and for room if there is something to write."""
+        """Watch a link: for messages, and for room to write if anything is queued."""
         if link.closed:
             return
         mask = select.EPOLLIN | (select.EPOLLOUT if link.has_outgoing else 0)
@@ -314,8 +315,9 @@ _STOP_TIMEOUT_S = 3.0
 class WorkerLimits(msgspec.Struct, frozen=True):
     """The limits of all worker processes of a rank.
 
-    `memory_limit_bytes` bounds a process's private memory (without mapped descriptions), `input_max_bytes`
-    each input file. Output goes to files in `output_dir`, or ("") to the rank's standard error.
+    `memory_limit_bytes` bounds a process's private memory (without mapped descriptions), and
+    `input_max_bytes` bounds each input file. Output goes to files in `output_dir`; if that is "", to the
+    rank's standard error.
     """
 
     memory_limit_bytes: int | None = None
@@ -324,20 +326,20 @@ class WorkerLimits(msgspec.Struct, frozen=True):
 
 
 class ServerPacket(msgspec.Struct, frozen=True):
-    """A report of the server. `fds` is empty if no descriptor was free for the descriptors sent with it."""
+    """A report of the server with descriptors; `fds` is empty if this process had no descriptor free."""
 
     message: wire.FromServer
     fds: tuple[int, ...]
 
 
 class _Fork:
-    """A child process of ours that runs no other program."""
+    """A child process that is a fork of this process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the server's end. Raises subprocess.TimeoutExpired."""
+        """Wait for the child's end. Raises subprocess.TimeoutExpired."""
         if left_of([self.pid], timeout_s):
             raise subprocess.TimeoutExpired("fork server", timeout_s)
 
@@ -347,7 +349,7 @@ class _Fork:
 
 
 class ForkServer:
-    """A running fork server (use `ForkServer.start` or `ForkServer.fork`)."""
+    """A running fork server; made by `ForkServer.start` or `ForkServer.fork`."""
 
     def __init__(
         self,
@@ -374,9 +376,9 @@ class ForkServer:
         limits: WorkerLimits | None = None,
         running: socket.socket | None = None,
     ) -> ForkServer:
-        """Start a server and return at once; `preload` names applications to import before the first fork.
+        """Start a server without waiting for it. `preload`: applications to import before the first fork.
 
-        `running`: the control socket of a server that was started for us.
+        `running`: the control socket of a server that another process has started for this rank.
         """
         return cls(preload, limits or WorkerLimits(), running)
 
@@ -422,13 +424,13 @@ class ForkServer:
         )
 
     def restart(self) -> None:
-        """Replace a server that has ended, or that must end."""
+        """End the server, if it has not ended, and start a new one."""
         self.stop()
         self._launch()
 
     @property
     def pid(self) -> int:
-        """The pid of a server that is a child of this process."""
+        """Return the process id of a server that is a child of this process."""
         assert self._process is not None
         return self._process.pid
 
@@ -446,7 +448,7 @@ class ForkServer:
                 self._outgoing.popleft()
 
     def receive(self) -> ServerPacket | None:
-        """Return the next report; None: none yet. Raises EOFError when the server is gone."""
+        """Return the server's next report; None: none has arrived. Raises EOFError at the server's end."""
         self.flush()
         try:
             packet, fds = receive_packet(self._socket)
@@ -459,7 +461,7 @@ class ForkServer:
         return ServerPacket(wire.decode_from_server(packet), fds)
 
     def stop(self) -> None:
-        """End the server and its children; wait for their end (bounded)."""
+        """End the server and its children, and wait for the server's end for a bounded time."""
         if self._process is None:
             _await_end(self._socket)
             self._socket.close()
@@ -467,14 +469,14 @@ class ForkServer:
         self._socket.close()
         try:
             self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:  # the server imports for long or is stopped: children die with it
+        except subprocess.TimeoutExpired:  # a long import, or a stopped server: its children die with it
             self._process.kill()
-            with suppress(subprocess.TimeoutExpired):  # the kernel holds the server; it has no rank any more
+            with suppress(subprocess.TimeoutExpired):  # the kernel holds the server
                 self._process.wait(_STOP_TIMEOUT_S)
 
 
 def _await_end(connection: socket.socket) -> None:
-    """End a server that is not our child, and wait (bounded); the server's starter cleans up."""
+    """End a server that is not a child of this process; wait for its end for a bounded time."""
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     poll = select.poll()
     poll.register(connection, select.POLLIN)
@@ -486,7 +488,7 @@ def _await_end(connection: socket.socket) -> None:
 
 
 def receive_packet(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
-    """Receive a packet and its descriptors; return no descriptors if not all can be received."""
+    """Return a packet and its descriptors; if not all descriptors can be received, return none of them."""
     fds = array.array("i")
     packet, ancillary, flags, _ = connection.recvmsg(
         _PACKET_BYTES, socket.CMSG_SPACE(_MAX_FDS * fds.itemsize), socket.MSG_CMSG_CLOEXEC
@@ -495,7 +497,7 @@ def receive_packet(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if flags & socket.MSG_CTRUNC:
-        # This process has no descriptor free. A part of the descriptors is useless.
+        # This process has too few descriptors free; only some of the sent descriptors are useless.
         for fd in fds:
             os.close(fd)
         return packet, ()

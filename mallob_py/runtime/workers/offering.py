@@ -1,9 +1,9 @@
-"""Offering: a worker process passes on the answers and bounds that its application offers.
+"""Offering: a worker process passes the answers and bounds that its application offers on to its rank.
 
-An application may offer as often as it likes. Its rank hears the best offer, at most every PERIOD_S, and more
-rarely if answers are large; meanwhile a better one replaces a waiting one. Offers passed on are repeated now
-and then, in case that a client is lost with its knowledge; answers without a value are not repeated, since
-the last one counts.
+An application may offer as often as it likes. Its rank hears the best offer, at most every OFFER_PERIOD_S,
+and more rarely if answers are large; until then, a better offer replaces a waiting one. The best offer is
+repeated every few seconds, because a client that knew it may be lost; answers without a value are not
+repeated, since of these the last answer counts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from mallob_py.protocol.interim import Interim, Number
 
 LABEL_MAX = 20
 REPEAT_PERIOD_S = 5.0
-#: most bytes per second of one worker's offers, and of repeated ones
+#: highest rate of one worker's offers, and of its repeated offers [bytes/s]
 _BYTES_PER_S, _REPEATED_BYTES_PER_S = 20e6, 1e6
 #: placeholder for a result that is not encoded yet
 _UNENCODED = b""
 
 
 class Offering:
-    """The offers of one run. Times are in seconds on any one clock."""
+    """The offers of one run. All times are in seconds on the same clock."""
 
     def __init__(self, encode: Callable[[Result], bytes], send: Callable[[Interim], None]) -> None:
         self._encode = encode
@@ -45,7 +45,7 @@ class Offering:
         self._declared = declaration
 
     def offer(self, result: Result | None, value: Number | None, bound: Number | None, now: float) -> None:
-        """Take an offer of the application. Raises ValueError or TypeError if it cannot be offered."""
+        """Take an offer of the application. Raises ValueError or TypeError if the offer is not allowed."""
         check_offer(result, value, bound)
         body = None if result is None else _UNENCODED
         declared = self._declared
@@ -62,7 +62,7 @@ class Offering:
         self.turn(now)
 
     def turn(self, now: float) -> None:
-        """Pass on offers that are due."""
+        """Pass on the best offer if that is due."""
         if now < self.due_s or self._best is None:
             return
         self.flush()
@@ -85,6 +85,6 @@ class Offering:
         self._send(self._best)
 
     def flush_news(self) -> None:
-        """Pass on a waiting offer at the end of the run."""
+        """Pass on the best offer unless it was passed on already; called at the end of the run."""
         if self._is_news:
             self.flush()

@@ -1,16 +1,17 @@
-"""Workers' output in a file per job: `<folder>/<job>.log`, and `<job>.1.log` with older output.
+"""Workers' output, in a file per job: `<folder>/<job>.log`, and `<job>.1.log` with older output.
 
-Standard output and error of worker processes and their children lead into pipes read by a separate process,
-the *keeper*: so a worker that prints without end slows down only itself. A process's slot of shared memory
-names its present job. Before a process turns to another job, or gives a result, the keeper reads what was
-printed, within `PATIENCE_S`.
+Standard output and error of worker processes and their children go into pipes, which a separate process, the
+*keeper*, reads: so a worker that prints without end slows down only itself. Each worker process has a slot in
+shared memory that names its present job. Before a process turns to another job, or gives a result, it waits
+until the keeper has read its output, at most for `PATIENCE_S`.
 
-Bounds: at `SIZE_MAX_BYTES` a file becomes the older one, so at least the last megabyte of each job is kept;
-beyond `FILES_MAX` files, or `FOLDER_MAX_BYTES` of them, the oldest go. Files are this user's without other
-names; links, FIFOs and foreign files under our names stay. Output that cannot be written there (a full disk),
-or that belongs to no job (as while an input is read), goes to the rank's standard error.
+Bounds: at `SIZE_MAX_BYTES` a file becomes the file with older output, so at least the last megabyte of each
+job is kept; beyond `FILES_MAX` files, or `FOLDER_MAX_BYTES` in all, the oldest files are removed. Only
+regular files of this user with a single name are written or removed; links, FIFOs and other users' files
+under our names are left alone. Output that cannot be written to a file (a full disk), or that belongs to no
+job (while an input is read), goes to the rank's standard error.
 
-The keeper ends after its fork server, when it has read the rest.
+The keeper ends after its fork server, when it has read the remaining output.
 """
 
 from __future__ import annotations
@@ -33,45 +34,45 @@ from typing import NoReturn
 
 from mallob_py.runtime.processes import close_all_but, die_with, set_title
 
-#: folder below that of a service
+#: name of the output folder inside a service's folder
 OUTPUT_FOLDER = "output"
 SIZE_MAX_BYTES = 1 << 20
 FILES_MAX = 2000
 FOLDER_MAX_BYTES = 512 << 20
-#: new files between two removals of old ones
+#: number of new files after which old files are removed
 _NEW_FILES = 100
 PATIENCE_S = 0.2
 _POLL_S = 0.001
 _READ_BYTES = 1 << 16
-#: most bytes read from each pipe at the end; later output is lost
+#: greatest number of bytes read from each pipe at the end; later output is lost
 _LAST_BYTES = 1 << 20
 _JOB = struct.Struct("q")
-#: more than a fork server's live processes
+#: number of slots: more than a fork server has live processes
 _SLOTS = 1 << 16
 _OURS = re.compile(r"[0-9]+(\.1)?\.log")
 
 
 def log_names(job: int) -> tuple[str, str]:
-    """Return the names of a job's older and newest file."""
+    """Return the names of a job's files: with older output, with the newest output."""
     return f"{job}.1.log", f"{job}.log"
 
 
 class Printed:
-    """A worker process's side, which names the present job."""
+    """A worker process's side of its output: names the present job, and waits for the keeper."""
 
     def __init__(self, slots: mmap.mmap, slot: int, pipe: int) -> None:
-        """`pipe`: our end, beside standard output and error, which an application may close."""
+        """`pipe`: the pipe's writing end, in case an application closes standard output and error."""
         self._slots = slots
         self._place = slot * _JOB.size
         self.pipe = pipe
 
     def turn_to(self, job: int) -> None:
-        """Assign further output to a job; 0: to none."""
+        """Assign the output from now on to a job; 0: to no job."""
         self.settle()
         _JOB.pack_into(self._slots, self._place, job)
 
     def settle(self) -> None:
-        """Wait, for a while, until the output was read."""
+        """Wait until the keeper has read the output so far, at most for `PATIENCE_S`."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # an application may have closed or replaced the streams
                 stream.flush()
@@ -94,7 +95,7 @@ def _unread_bytes(pipe: int) -> int:
 
 
 class OutputKeeper:
-    """The keeper, as seen by the fork server that starts it."""
+    """The keeper, as the fork server that starts it sees it."""
 
     def __init__(self, folder: str) -> None:
         """Start the keeper. Raises OSError."""
@@ -109,7 +110,7 @@ class OutputKeeper:
         self.pidfd = os.pidfd_open(pid)
 
     def redirect(self, serial: int) -> Printed:
-        """Send the output of this new worker process to the keeper. Raises OSError."""
+        """Redirect the output of this process, a new worker, to the keeper. Raises OSError."""
         slot = serial % _SLOTS
         read_end, write_end = os.pipe()
         printed = Printed(self._slots, slot, write_end)
@@ -139,7 +140,7 @@ def _be_keeper(folder: str, control: socket.socket, slots: mmap.mmap, server_pid
 
 
 def _note(number: int, frame: object) -> None:
-    """Do nothing: only the wake-up counts."""
+    """Do nothing: a signal only has to wake the keeper."""
 
 
 class _Keeper:
@@ -148,7 +149,7 @@ class _Keeper:
         self._control = control
         self._slots = slots
         self._wake = wake
-        #: slots by the processes' pipes
+        #: pipe of a worker process -> the process's slot
         self._pipes: dict[int, int] = {}
         self._epoll = select.epoll()
         for descriptor in (control.fileno(), wake):
@@ -166,7 +167,7 @@ class _Keeper:
                     self._epoll.unregister(descriptor)
 
     def _welcome(self) -> bool:
-        """Take in a forked process; return False if no more will come."""
+        """Take in the pipe of a new worker process; return False if no more will come."""
         data, descriptors, _, _ = socket.recv_fds(self._control, _JOB.size, 1)
         for pipe in descriptors:
             os.set_blocking(pipe, False)
@@ -175,7 +176,7 @@ class _Keeper:
         return bool(data)
 
     def _read(self, pipe: int) -> int:
-        """Read a pipe; return the number of bytes."""
+        """Read from a pipe, and write that output to its job's file; return the number of bytes read."""
         try:
             data = os.read(pipe, _READ_BYTES)
         except BlockingIOError:
@@ -196,7 +197,7 @@ class _Keeper:
 
 
 class OutputFiles:
-    """The files of one folder, to which other keepers may write as well."""
+    """The output files of one folder, to which other keepers may write, too."""
 
     def __init__(
         self,
@@ -212,7 +213,7 @@ class OutputFiles:
         self._new_files = _NEW_FILES - 1
 
     def add(self, job: int, data: bytes) -> None:
-        """Append a job's output."""
+        """Append to a job's file; write the rest to standard error if that fails."""
         try:
             written = self._append(job, data) if job else 0
         except OSError:
@@ -260,7 +261,7 @@ class OutputFiles:
 
 
 def _opened(name: str, folder: int) -> int:
-    """Open a file. Raises OSError if it is not ours."""
+    """Open a file to append to it. Raises OSError, also if the file is not ours (`_is_ours`)."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     file = os.open(name, flags, 0o666, dir_fd=folder)
     if _is_ours(os.fstat(file)):

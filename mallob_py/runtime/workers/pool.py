@@ -1,21 +1,22 @@
 """The worker processes of one rank, as its event loop uses them. Nothing here blocks.
 
 Commands (`start`, `suspend`, `resume`, `leave`, `terminate`, `update`, `deliver`, `read`) return at once;
-`fileno()` is readable when something has happened, and `poll()` returns it as events (`tasks.WorkerEvent`).
+`fileno()` is readable when `poll()` has events to return (`tasks.WorkerEvent`).
 
-The rank's fork server forks processes; `warm` of them are spare, so a start costs a message. A process whose
-task ended by itself, with little memory, is used again. A terminated one is killed, unless it was the worker
-of a chain of revisions: then it is kept for the next revision, for a while (`KeptWorkers`). An application
-imported without harm in a worker is imported in the server too; older processes are stale then, and are not
-used again.
+The rank's fork server forks processes; `warm` of them are spare, so a start costs only a message. A process
+whose task ended by itself, with little memory, is used again. A terminated process is killed, unless it was
+the worker of a chain of revisions: then it is kept for the next revision, for a while (`KeptWorkers`). An
+application that a worker has imported without harm is imported by the server, too; processes forked before
+that import are stale, and are not used again.
 
 Guarantees
-- Every started key ends by exactly one of: `terminate`, WorkerResult, WorkerFailed, WorkerCrashed,
+- Every started key ends by exactly one of: `terminate`, WorkerAnswered, WorkerRaised, WorkerCrashed,
   WorkerLost, WorkerLeft. Every read request ends by `cancel_read`, ReadDone or ReadFailed.
-- The last messages of a process that ends are read first, for its result. Only then is the end a crash.
-- A kept process that does not soon take up the next revision is replaced by a fresh one.
+- When a process ends, its last messages, perhaps its result, are read before its end counts as a crash.
+- A kept process that does not begin the next revision soon is replaced by a new process.
 - Commands for an unknown or ended key have no effect, since a worker's end and a command for it may cross.
-- A fork server that dies is replaced; its workers have crashed, tasks without a process go to the new one.
+- A fork server that dies is replaced; its workers have crashed, and tasks without a process go to the new
+  server.
 - `close()` leaves no process and no file of an unfinished read.
 """
 
@@ -61,19 +62,19 @@ from mallob_py.runtime.workers.tasks import (
     missed,
 )
 
-#: time after which a kept process without a beginning of its new task counts as busy
+#: longest time for a kept process to begin its new task; after that, it is replaced
 TAKE_UP_S = 1.0
-#: number of a worker whose process has begun before the worker is here; longest time for which it may go on
+#: worker number in the run of a process that begins before its worker is started; longest time for that
 AHEAD, _AHEAD_S = -1, 0.05
-#: most given processes remembered as to be given on; there are never more than a few
+#: greatest number of awaited processes that this rank remembers to give on; there are never more than a few
 _ONWARD_MAX = 64
 _FORK_AGAIN_S = 0.1
-#: period of looking for workers that other programs have stopped
+#: period of looking for workers that other programs have stopped by a signal
 _STOPPED_S = 1.5
 
 
 class WorkerPool:
-    """All worker processes of a rank. Closes its server with itself."""
+    """All worker processes of a rank. `close` also ends the fork server."""
 
     def __init__(
         self,
@@ -92,21 +93,22 @@ class WorkerPool:
         self._events: list[WorkerEvent] = []
         self._jobs: dict[Key, JobTask] = {}
         self._reads: dict[int, ReadTask] = {}
-        #: tasks that need a process, in order (a dict is an ordered set)
+        #: tasks that need a process, in order (the dict is an ordered set)
         self._waiting: dict[Task, None] = {}
         self._reads_under_way = Reads(options.max_reads)
-        #: tasks at work, by serial of the process
+        #: serial of a process -> its task
         self._at_work: dict[int, Task] = {}
-        #: files to remove when the processes that may write them are gone
+        #: serial of a process -> file to remove when this process, which may write it, has ended
         self._leftovers: dict[int, str] = {}
         self.kept = KeptWorkers(options.kept_max, options.kept_bytes_max, options.kept_s)
-        #: tasks of kept processes that have not begun them yet
+        #: tasks that were handed to kept processes, or for which other ranks give processes, not begun yet
         self._pending: set[JobTask] = set()
         self._starter = Starter()
-        #: processes that must be given on when they come
+        #: worker whose process is still to come -> rank to which it must be given on, and the receiving
+        #: worker
         self._onward: dict[Key, tuple[int, Key]] = {}
         self.inspection = Inspection()
-        #: tasks that rest after memory was short
+        #: tasks that pause because their processes were killed when memory was short
         self.starved = starved or Starved()
         self._look_for_stopped_at_s = math.inf
         self._assign()
@@ -124,9 +126,9 @@ class WorkerPool:
         revision: int = 0,
         is_given: bool = False,
     ) -> None:
-        """Run a worker; WorkerStarted follows when its application does.
+        """Run a worker; WorkerStarted follows when its application runs.
 
-        `is_given`: another rank will give its process, which runs already.
+        `is_given`: another rank will give the worker's process, which runs already.
         """
         if key in self._jobs:
             raise ValueError(f"worker {key} runs already")
@@ -137,7 +139,7 @@ class WorkerPool:
         self._look_for_stopped_at_s = min(self._look_for_stopped_at_s, self._clock() + _STOPPED_S)
         kept = self.kept.take(chain, index) if chain else None
         if kept is not None and kept.ahead_of and (kept.ahead_of, 0) != (job, index):
-            self.processes.discard(kept.link)  # the process may hold input that is not in the chain any more
+            self.processes.discard(kept.link)  # its input may have left the chain
             kept = None
         if kept is not None:
             self._go_on(task, kept)
@@ -149,7 +151,7 @@ class WorkerPool:
             self._enqueue(task)
 
     def start_anew(self, key: Key) -> None:
-        """Start a process for a worker, since no process is given for it."""
+        """Start a process for a worker, because no other rank gives one."""
         if (task := self._jobs.get(key)) is not None and task.is_awaited:
             self._start_afresh(task)
             self._assign()
@@ -180,10 +182,10 @@ class WorkerPool:
         self.processes.give(link, rank, given)
 
     def suspend(self, key: Key) -> None:
-        """Stop a worker where it is.
+        """Stop a worker's process wherever it is in its work.
 
-        A worker that has not begun may begin first if no other one does: otherwise turns shorter than a start
-        would pass without any work.
+        A worker whose application is not running yet may start it first, unless another worker does so:
+        otherwise turns shorter than a start would pass without any work.
         """
         if (task := self._jobs.get(key)) is None or task.suspended:
             return
@@ -195,7 +197,7 @@ class WorkerPool:
             task.link.signal(signal.SIGSTOP)
 
     def resume(self, key: Key, index: int, volume: int, children: tuple[int, ...]) -> None:
-        """Continue a suspended worker, in its present place."""
+        """Continue a suspended worker at its present place in the job tree."""
         if (task := self._jobs.get(key)) is None:
             return
         self.update(key, index, volume, children)
@@ -220,10 +222,10 @@ class WorkerPool:
             self._send(task, task.link, wire.Leave())
 
     def terminate(self, key: Key) -> None:
-        """End a worker in any state; no events of it follow."""
+        """End a worker in any state; no event about it follows."""
         is_working = key in self._jobs
         task = self._jobs.pop(key, None)
-        if task is None:  # the worker may have given its result and still run
+        if task is None:  # the worker may still run after it has given its result
             tasks = (one for one in self._at_work.values() if isinstance(one, JobTask) and one.key == key)
             if (task := next(tasks, None)) is None:
                 return
@@ -242,7 +244,7 @@ class WorkerPool:
             self._send(task, task.link, wire.Update(index, volume, children))
 
     def deliver(self, key: Key, message: TreeMessage) -> None:
-        """Hand another worker's message to this one, or report it as dropped."""
+        """Hand another worker's message to worker `key`, or report the message as dropped."""
         if (task := self._jobs.get(key)) is None:
             self._post(missed(key, message))
             return
@@ -257,9 +259,9 @@ class WorkerPool:
         )
 
     def read(self, request_id: int, read: wire.Read, chain: int = 0) -> None:
-        """Read an input outside of the rank; ReadDone or ReadFailed follows.
+        """Have a process read an input; ReadDone or ReadFailed follows.
 
-        A process kept for the `chain` may do so at once, if the input needs no waiting.
+        A process kept for the `chain` reads at once, if the input contains no files.
         """
         if request_id in self._reads:
             raise ValueError(f"read {request_id} is under way already")
@@ -280,7 +282,7 @@ class WorkerPool:
             return
         task.link, task.kept, task.since_s = kept.link, kept, self._clock()
         works = any(isinstance(one, JobTask) and not one.suspended for one in self._at_work.values())
-        if kept.index == 0 and not works:  # the process may go ahead
+        if kept.index == 0 and not works:  # the process may begin the run right after reading
             place = 0, 1, (), self._options.threads, wire.Inline(b"")
             run = wire.Run(request_id, AHEAD, *place, chain, before.revision)
             task.read = read = msgspec.structs.replace(read, then=run)
@@ -289,7 +291,7 @@ class WorkerPool:
         self._watch.watch(kept.link)
 
     def read_used_s(self, request_id: int) -> tuple[float, float]:
-        """Return the seconds since a read has a process, and the read's CPU time so far."""
+        """Return for how long a read has had a process [s], and the read's CPU time so far [s]."""
         task = self._reads.get(request_id)
         if task is None or task.link is None:
             return 0.0, 0.0
@@ -305,7 +307,7 @@ class WorkerPool:
     # --- applications -------------------------------------------------------
 
     def inspect_applications(self, only: str | None = None) -> None:
-        """Import every application, or one, in a process of its own; ApplicationKnown follows for each."""
+        """Import all applications, or only `only`, in worker processes; ApplicationKnown follows for each."""
         if (names := self.inspection.want(only)) is None:
             self.processes.find_applications()
         else:
@@ -314,10 +316,10 @@ class WorkerPool:
     def wait_for_applications(
         self, only: str | None = None, timeout_s: float = 60.0
     ) -> dict[str, wire.ApplicationTraits]:
-        """Import applications once and return what each declares. For the start only, since it blocks.
+        """Import applications once and return their traits. Only for a rank's start, since the call blocks.
 
-        An application that takes longer (perhaps compiling kernels) is reported with this problem, and
-        without traits.
+        An application whose import takes longer than `timeout_s` (perhaps because it compiles) is returned
+        with this problem instead of its traits.
         """
         if self.inspection.told:
             return self.inspection.told
@@ -334,19 +336,19 @@ class WorkerPool:
     # --- processes ----------------------------------------------------------
 
     def pid_of(self, key: Key | int) -> int | None:
-        """Return the process of a worker, or of a read by the number of its request."""
+        """Return the process id of a worker, or of a read (`key`: its request); None: it has no process."""
         task = self._reads.get(key) if isinstance(key, int) else self._jobs.get(key)
         return task.link.pid if task is not None and task.link is not None else None
 
     def cpu_seconds_of(self, key: Key) -> float | None:
-        """Return the worker's CPU time so far; None: the worker does not run."""
+        """Return a worker's CPU time so far [s]; None: the worker does not run."""
         task = self._jobs.get(key)
         if task is None or task.link is None or task.is_pending or task.cpu_before_s is None:
             return None
         return cpu_seconds_of(task.link.pid) - task.cpu_before_s
 
     def next_deadline(self) -> float:
-        """Return when `poll` must be called, on `time.monotonic`."""
+        """Return the time (`time.monotonic`) at which `poll` must be called."""
         take_up_s = min((task.take_up_by_s for task in self._pending if not task.suspended), default=math.inf)
         giving = self.processes.giving
         return min(
@@ -401,7 +403,7 @@ class WorkerPool:
         return happened
 
     def close(self) -> None:
-        """End all processes and wait until they are gone (bounded)."""
+        """End all processes, and wait for their ends for a bounded time."""
         if self._watch.closed:
             return
         self.processes.close()
@@ -414,7 +416,7 @@ class WorkerPool:
     # --- tasks meet processes ----------------------------------------------
 
     def _post(self, event: WorkerEvent) -> None:
-        """Add an event caused by a command, and have `poll` called for this event."""
+        """Add an event that a command has caused, and wake the loop, so that it calls `poll`."""
         self._events.append(event)
         self._watch.wake()
 
@@ -440,7 +442,7 @@ class WorkerPool:
         return True
 
     def _give_up_all(self, text: str) -> None:
-        """Give up all waiting tasks for want of a fork server. The next task tries another one."""
+        """Give up all waiting tasks because there is no fork server; the next task tries to start one."""
         while self._waiting:
             task = next(iter(self._waiting))
             del self._waiting[task]
@@ -448,7 +450,7 @@ class WorkerPool:
         self._watch.wake()
 
     def _wait(self, task: Task) -> None:
-        """Queue a task; a suspended task is queued when resumed, a starved task when it has rested."""
+        """Queue a task; a suspended task is queued when it is resumed, a starved task after its pause."""
         match task:
             case JobTask(suspended=True):
                 return
@@ -459,7 +461,7 @@ class WorkerPool:
         self._waiting[task] = None
 
     def _assign(self) -> None:
-        """Give waiting tasks to idle processes, and have enough processes forked."""
+        """Give waiting tasks to idle processes, and have more processes forked if they are needed."""
         self._waiting |= dict.fromkeys(self._reads_under_way.following(self._clock()))
         ready = deque(self._waiting)
         if ready and any(task.suspended for task in self._jobs.values()):
@@ -497,7 +499,7 @@ class WorkerPool:
         self._waiting |= dict.fromkeys(self._reads_under_way.following(self._clock()))
 
     def _look_after_reads(self, now_s: float) -> None:
-        """Let inputs that do not come delay no other reads."""
+        """See that reads whose inputs do not arrive delay no other reads."""
         changes = self._reads_under_way.look(now_s)
         self._events += [ReadStalled(task.request_id) for task in changes.stalled]
         self._events += [ReadGoesOn(task.request_id) for task in changes.going_on]
@@ -522,7 +524,7 @@ class WorkerPool:
         return True
 
     def _conclude(self, task: Task, event: WorkerEvent) -> None:
-        """Report an event of an open task, and close the task if the event is its end."""
+        """Report an event of an open task, and close the task if the event ends it."""
         self._events.append(event)
         if isinstance(event, ApplicationKnown):
             self.inspection.note(event.traits)
@@ -562,7 +564,7 @@ class WorkerPool:
         self.processes.discard_all(gone)
 
     def _go_on(self, task: JobTask, kept: KeptWorker) -> None:
-        """Give a kept process the next revision."""
+        """Give a kept process its task for the next revision."""
         task.link, task.is_pending = kept.link, True
         task.take_up_by_s = self._clock() + TAKE_UP_S
         self._at_work[kept.link.serial] = task
@@ -588,7 +590,7 @@ class WorkerPool:
             self._assign()
 
     def _start_afresh(self, task: JobTask) -> None:
-        """Take another process, since the one that was to go on is useless, or does not come."""
+        """Have a task take a new process: the kept process is useless, or the given one does not come."""
         if task.link is not None:
             self._at_work.pop(task.link.serial, None)
         self._pending.discard(task)
@@ -598,11 +600,11 @@ class WorkerPool:
     # --- messages of worker processes ---------------------------------------
 
     def _hear_worker(self, link: WorkerLink) -> bool:
-        """Take in a process's messages; return False if there were none."""
+        """Take in a process's messages; return whether there were any."""
         try:
             messages, at_end = link.receive()
         except wire.BrokenStream:
-            # Killed, and thereby reported as crashed: a process that sends nonsense has damaged memory.
+            # Such a process has damaged memory: kill it below, so that it is reported as crashed.
             messages, at_end = [], True
         for message in messages:
             if not link.closed:
@@ -620,7 +622,7 @@ class WorkerPool:
     def _hear(self, link: WorkerLink, message: wire.FromWorker) -> None:
         task = self._at_work.get(link.serial)
         if task is None and link in self.kept:
-            if not self.kept.hear(link, message):  # otherwise: the last messages on a revision that is over
+            if not self.kept.hear(link, message):  # otherwise: late messages about an ended revision
                 self.kept.forget(link)
                 self.processes.discard(link)
             return
@@ -645,7 +647,7 @@ class WorkerPool:
             self._assign()
 
     def _turns_to(self, task: JobTask, message: wire.FromWorker) -> bool:
-        """Tell whether a kept process has begun its new task; earlier messages concern an old one."""
+        """Tell whether a kept process has begun its new task; earlier messages are about an old task."""
         keys = task.key, (task.key[0], AHEAD)
         if not isinstance(message, wire.Started) or (message.job, message.number) not in keys:
             return False
@@ -655,7 +657,7 @@ class WorkerPool:
 
     def _take_back(self, link: WorkerLink, private_bytes: int) -> None:
         task = self._at_work.pop(link.serial, None)
-        if task is None:  # no task: only a damaged process sends this
+        if task is None:  # only a damaged process sends this without a task
             self.processes.forget_idle(link)
             link.signal(signal.SIGKILL)
             return
@@ -670,7 +672,7 @@ class WorkerPool:
     # --- from other ranks of the host --------------------------------------
 
     def _hear_givers(self) -> None:
-        """Continue given processes; one that is not awaited any more ends."""
+        """Continue processes that other ranks give; a process that is not awaited any more ends."""
         while self.processes.giving is not None and (come := self.processes.giving.receive()) is not None:
             given, descriptors = come
             if (onward := self._onward.pop((given.job, given.number), None)) is not None:
@@ -727,7 +729,7 @@ class WorkerPool:
                     self._bury(dead, news)
 
     def _do_without(self, text: str) -> None:
-        """Handle a failed fork: a worker is lost, so that another PE takes its place; other tasks wait."""
+        """Handle a failed fork: a worker is lost, so that another PE takes its place; other tasks wait on."""
         now_s = self._clock()
         workers = (task for task in self._waiting if isinstance(task, JobTask))
         task = next(workers, None) or next(iter(self._waiting), None)
@@ -783,7 +785,7 @@ class WorkerPool:
         self._reads_under_way.await_no_import()
         self._waiting |= dict.fromkeys(self._reads_under_way.following(self._clock()))
         for serial, task in list(self._at_work.items()):
-            if isinstance(task, InspectTask):  # not the fault of the application just imported
+            if isinstance(task, InspectTask):  # the application just imported is not at fault
                 del self._at_work[serial]
                 self._wait(InspectTask(task.names))
         for link in lost:
@@ -795,12 +797,12 @@ class WorkerPool:
 
 
 def _unseen(reason: str) -> wire.Exited:
-    """Return the assumed end of a process whose fork server is gone: it may have been killed."""
+    """Return an end for a process that no fork server reports; the process may have been killed."""
     return wire.Exited(0, reason, 0.0, was_killed=True)
 
 
 def _wake_stopped(tasks: Iterable[JobTask]) -> None:
-    """Continue stopped workers that the pool did not stop: the application may have stopped them."""
+    """Continue processes that were stopped, but not by the pool: the application may have stopped them."""
     for task in tasks:
         if task.link is not None and not task.suspended and is_stopped(task.link.pid):
             task.link.signal(signal.SIGCONT)

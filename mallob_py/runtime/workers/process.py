@@ -1,18 +1,18 @@
-"""A worker process runs applications and reads inputs, one task after the other.
+"""A worker process: it runs applications and reads inputs, one task after the other.
 
 A worker process is forked from the fork server and talks to its rank over one socket. It has a single thread:
-a solver may hold the interpreter at any length, since nothing else must run here. Suspension needs no code,
-since the rank stops and continues the whole process.
+a solver may hold the interpreter for any time, since nothing else needs to run here. Suspension needs no code
+here: the rank stops and continues the whole process by signals.
 
 Guarantees
-- The rank hears of every task's end: a result, a traceback, or the process's death.
-- After a result, a read, or leaving in order, the process offers itself for the next task, unless the task
-  has left threads or child processes behind. After an exception it exits.
+- The rank hears how every task ended: with a result, a traceback, or the process's death.
+- After a result, after reading an input, or after handing over its work (`Leave`), the process offers itself
+  for the next task, unless the task has left threads or child processes behind. After an exception it exits.
 - A worker of a chain of revisions may get the next revision at any time: its present run ends at its next
-  poll, and the application's state stays. A resting worker may get the next revision's input to read, and go
-  on with that revision's run.
-- An application's output goes to its job's file, if there is one (`output.py`), else to stderr; stdout
-  belongs to the rank.
+  poll, and the application's state stays. If its run has ended, the worker may get the next revision's input
+  to read, and go on with that revision's run.
+- An application's output goes to its job's file if the service keeps such files (`output.py`), else to
+  stderr; stdout belongs to the rank.
 """
 
 from __future__ import annotations
@@ -71,26 +71,26 @@ from mallob_py.runtime.workers.offering import Offering
 from mallob_py.runtime.workers.output import Printed
 
 _RECEIVE_BYTES = 1 << 18
-#: delay before a root asks again, since an answer is lost if its process is stopped just then
+#: delay before a root asks for its checkpoint again: an answer may be lost
 _ASK_AGAIN_S = 1.0
-#: largest description that is run as soon as it is read
+#: greatest size of a description that is run as soon as it is read
 _AHEAD_BYTES_MAX = 1 << 18
 _MAX_TRACEBACK_CHARACTERS = 16_000
 #: the folder of this package
 _OUR_FILES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-#: score by which the kernel kills workers before ranks when memory runs out (range -1000 to 1000)
+#: score of workers (-1000 to 1000), so that the kernel kills them before ranks when memory runs out
 _OOM_SCORE = "500"
-#: longest wait of an input for room in shared memory, and the range of naps meanwhile
+#: longest wait of a description for room in shared memory; shortest and longest nap meanwhile
 _ROOM_PATIENCE_S, _ROOM_NAPS_S = 60.0, (0.25, 4.0)
 _THREADS = "/proc/self/task"
 _LINKS_OF_ONE = 3
 
 
 class AppRegistry:
-    """Places of applications ("module:Class") by name, and the application objects made so far.
+    """The applications: name -> place ("module:Class"), and the application objects made so far.
 
-    Applications are made on demand, in the fork server and in worker processes only: a rank never imports
-    one. One application object serves all tasks of a process.
+    Application objects are made on demand, in the fork server and in worker processes only: a rank never
+    imports an application. One object serves all tasks of a process.
     """
 
     def __init__(self, places: dict[str, str]) -> None:
@@ -118,7 +118,7 @@ class AppRegistry:
         return name in self._prepared
 
     def prepared(self, name: str) -> Application:
-        """Return the application, prepared for its first use. Raises all that the application raises."""
+        """Return the application, prepared for its first use. Raises any exception of the application."""
         application = self.load(name)
         if name not in self._prepared:
             application.prepare()
@@ -126,7 +126,7 @@ class AppRegistry:
         return application
 
     def load(self, name: str) -> Application:
-        """Import and instantiate the application; raises all that its module raises."""
+        """Import and instantiate the application. Raises any exception of its module."""
         if name in self._loaded:
             return self._loaded[name]
         place = self._place_of(name)
@@ -137,9 +137,9 @@ class AppRegistry:
         return made
 
     def declared(self, name: str) -> Declaration | type[Declaration]:
-        """Return an application's declaration, imported from the application only if it has no other place.
+        """Return an application's declaration; import the application only if it declares nothing elsewhere.
 
-        Raises all that the import raises.
+        Raises any exception of the import.
         """
         return declared_apart(name, self._place_of(name)) or self.load(name)
 
@@ -152,14 +152,14 @@ class AppRegistry:
 
 
 class RankGone(Exception):
-    """The socket to the rank is closed."""
+    """Error: the socket to the rank is closed."""
 
 
 class RankLink:
     """The worker's end of the socket to its rank.
 
-    A fork of this process made by the application is no worker: if it returns here, by a return or an
-    exception, it ends at the first use of this link, with a message, since it would do tasks a second time.
+    A fork of this process that the application made is no worker: it would do tasks a second time. So if the
+    fork returns from the application, it ends at its first use of this link, with a message.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -183,15 +183,15 @@ class RankLink:
         return message
 
     def look(self) -> wire.ToWorker | None:
-        """Return the next message if there is one."""
+        """Return the next message if one has arrived, else None."""
         return self._next(socket.MSG_DONTWAIT)
 
     def _next(self, flags: int) -> wire.ToWorker | None:
-        """Return the next message, after one read at most; None: the message is not complete yet."""
+        """Return the next message, reading at most once; None: no message is complete yet."""
         self._end_copy()
         if (body := self._buffer.take()) is None:
             if not flags:
-                self._poll.poll()  # a wait in `recv` would also be woken when the rank reads what was sent
+                self._poll.poll()  # unlike a wait in `recv`, not woken when the rank reads
             try:
                 data = self._socket.recv(_RECEIVE_BYTES, flags)
             except BlockingIOError:
@@ -209,7 +209,7 @@ class RankLink:
         return self._socket.fileno()
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until something arrives or the time is over."""
+        """Wait for a message, at most `timeout_s`."""
         self._poll.poll(None if timeout_s is None else timeout_s * 1000)
 
     def _end_copy(self) -> None:
@@ -222,27 +222,27 @@ class RankLink:
 
 
 class _Finished(BaseException):
-    """Unwinds `Application.run` after `finish`; the result has been sent."""
+    """Unwinds `Application.run` after `finish`, which has sent the result."""
 
 
 class _Left(BaseException):
-    """Unwinds `Application.run` of a parked worker that must leave, with no work to hand over."""
+    """Unwinds `Application.run` of a parked worker that must leave, and has no work to hand over."""
 
 
 class _Superseded(BaseException):
-    """Unwinds `Application.run` when the rank has given the process the next revision."""
+    """Unwinds `Application.run` when the rank has handed the process the next revision."""
 
     def __init__(self, run: wire.Run) -> None:
         self.run = run
 
 
 class _Context(WorkerContext):
-    """The running application's side of the link (see `mallob_py.kit.app.WorkerContext`)."""
+    """The context of one run, which talks to the rank (see `mallob_py.kit.app.WorkerContext`)."""
 
     def __init__(
         self, link: RankLink, run: wire.Run, cpu_before_s: float, printed: Printed | None = None
     ) -> None:
-        """`cpu_before_s`: CPU time of this process before this task. `printed`: where output goes."""
+        """`cpu_before_s`: CPU time of this process before this task. `printed`: the job's output, if kept."""
         self._printed = printed
         description = decode_description(_open_description(run.description))
         self.application = description.application
@@ -256,16 +256,16 @@ class _Context(WorkerContext):
         self.payload = description.payload
         self.configuration = description.configuration
         self._link = link
-        #: messages that arrived while another message was awaited
+        #: messages that arrived while `last_checkpoint` waited for its answer
         self._held: list[TreeMessage] = []
         self._taken_leaving = 0
         self._last_checkpoint: wire.CheckpointGiven | None = None
         self._peak_memory_bytes = 0
-        self._next_progress_s = time.monotonic() + PROGRESS_PERIOD_S  # short jobs report none
-        #: reported progress, not passed on yet
+        self._next_progress_s = time.monotonic() + PROGRESS_PERIOD_S  # short jobs report no progress
+        #: progress that the application has reported, not passed on yet
         self._progress: Progress | None = None
         self._offering = Offering(self._encoded, lambda interim: link.send(wire.Offered(interim)))
-        #: names of results by code
+        #: returns the name of a result code
         self.result_string: Callable[[int], str] = str
         self.cpu_before_s = cpu_before_s
 
@@ -277,7 +277,7 @@ class _Context(WorkerContext):
         was_leaving = self.leaving
         messages = self._held + self._take_in()
         self._held = []
-        # A leaving worker has a second, which it must not spend waiting for messages.
+        # A leaving worker has only a second, and must not spend it waiting for messages.
         if not messages and timeout_s > 0 and self.leaving == was_leaving:
             self._link.wait(timeout_s)
             messages = self._take_in()
@@ -335,7 +335,7 @@ class _Context(WorkerContext):
         self._offering.offer(result, value, bound, time.monotonic())
 
     def declare(self, application: Application) -> None:
-        """Note the application of this run."""
+        """Note which application runs."""
         self.result_string = application.result_string
         self._offering.declare(application)
 
@@ -380,7 +380,7 @@ class _Context(WorkerContext):
         raise _Finished
 
     def result_message(self, result: Result) -> tuple[wire.ResultFound, tuple[Memory, float]]:
-        """Return the message of a result, and this process's memory and CPU time now."""
+        """Return the message with a result, and this process's memory and CPU time now."""
         if self._printed is not None:
             self._printed.settle()
         memory, cpu_s = own_usage()
@@ -399,7 +399,7 @@ def work(
     configuration: wire.Configure,
     printed: Printed | None = None,
 ) -> None:
-    """Do tasks until the rank says to quit or is gone; the process's whole life."""
+    """Do tasks until the rank sends `Quit` or ends; then exit."""
     _settle(configuration)
     _touch()
     worker = _Worker(RankLink(connection), registry, printed, configuration.input_max_bytes)
@@ -418,7 +418,7 @@ class _Worker:
         self._input_max_bytes = input_max_bytes
         #: applications that the fork server has imported for this process
         self._inherited = registry.loaded
-        #: applications that the rank knows to be imported here
+        #: applications whose import this process has reported to the rank
         self._told: set[str] = set()
         self._peak = OwnPeak()
         #: CPU time of all earlier tasks
@@ -427,7 +427,7 @@ class _Worker:
 
     def run(self) -> None:
         while True:
-            self._count_anew()  # here, where no one waits
+            self._count_anew()  # here, where no rank waits for this process
             following: wire.Run | None = None
             match self._link.receive():
                 case wire.Run() as run:
@@ -438,14 +438,14 @@ class _Worker:
                     self._inspect(names)
                 case wire.Quit():
                     return
-                case _:  # an update or message for a task that is over
+                case _:  # an update or a message for an ended task
                     pass
             while following is not None:
                 self._count_anew()
                 following = self._run(following)
 
     def _inheritance(self, application: str) -> tuple[wire.ProcessMessage, ...]:
-        """Report, once, that the fork server has imported the application."""
+        """Return the report that the fork server has imported the application, once for each application."""
         if application in self._told or application not in self._inherited:
             return ()
         self._told.add(application)
@@ -456,12 +456,12 @@ class _Worker:
             self._printed.turn_to(job)
 
     def _count_anew(self) -> None:
-        """Count use from now on for the next task."""
+        """Count memory and CPU time from now on for the next task."""
         self._peak.forget()
         self._cpu_before_s = own_cpu_seconds()
 
     def _run(self, run: wire.Run) -> wire.Run | None:
-        """Run a task; exit unless the application has a result, has left, or was superseded."""
+        """Run a task; return the run that supersedes it, if any. Exits after an exception."""
         last: tuple[wire.ProcessMessage, ...] = ()
         usage: tuple[Memory, float] | None = None
         self._is_of_chain = run.chain > 0
@@ -498,26 +498,27 @@ class _Worker:
             raise
         except ProcessKilled:
             signal.raise_signal(signal.SIGKILL)
-        except InputError as error:  # an expected error, whose text is complete
+        except InputError as error:  # an expected error: its text needs no traceback
             self._fail(wire.Failed(error.message))
-        except BaseException as error:  # SystemExit and KeyboardInterrupt come from the user's code, too
+        except BaseException as error:  # users' code may raise SystemExit and KeyboardInterrupt, too
             self._fail(wire.Failed(_describe(error)))
         if not run.chain and not _left_clean():
             self._fail(*last)
         memory, cpu_s = usage or own_usage()
-        # In one write with the result, so that the rank never sees this process as running.
+        # In one write with the result, so that the rank never finds the process still running after its
+        # result.
         self._link.send(*last, wire.Idle(memory.private_bytes, cpu_s))
         return None
 
     def _read(self, read: wire.Read) -> wire.Run | None:
-        """Read an input; return the run that must follow, if any."""
+        """Read an input; return the run to begin with it, if any."""
         self._turn_to(0)
         then: wire.Run | None = None
         try:
             description = self._description(read)
             if self._is_of_chain and read.then is not None:
                 data = _open_description(description)
-                if len(data) <= _AHEAD_BYTES_MAX:  # copied, since the rank may move a file
+                if len(data) <= _AHEAD_BYTES_MAX:  # a copy, since the rank may move the file
                     then = msgspec.structs.replace(read.then, description=wire.Inline(bytes(data)))
             answer: wire.ProcessMessage = wire.InputRead(description, then is not None)
         except InputError as error:
@@ -529,7 +530,7 @@ class _Worker:
         last: tuple[wire.ProcessMessage, ...] = ()
         if not self._is_of_chain and _left_clean():
             memory, cpu_s = own_usage()
-            # In one write with the answer, so that the job can have this process, whose memory is warm.
+            # In one write with the answer, so that the job can run in this process, whose memory is warm.
             last = (wire.Idle(memory.private_bytes, cpu_s),)
         try:
             self._link.send(answer, *last)
@@ -539,7 +540,7 @@ class _Worker:
             raise
         if not self._is_of_chain and not last:
             self._fail()
-        return then  # in a chain, the rank knows this process's state
+        return then  # for a process kept for a chain, the rank needs no `Idle`
 
     def _description(self, read: wire.Read) -> wire.LocalDescription:
         from mallob_py.kit.input_file import at_most  # imports decompressors, which workers do without
@@ -563,7 +564,7 @@ class _Worker:
         return wire.Mapped(read.path, size_bytes)
 
     def _inspect(self, names: tuple[str, ...]) -> None:
-        """Report on each application by itself, so that the rank knows which one killed us, if any."""
+        """Report each application separately, so that the rank knows which one ends this process, if any."""
         for name in names:
             try:
                 one = self._registry.declared(name)
@@ -578,7 +579,7 @@ class _Worker:
             except BaseException as error:
                 traits = wire.ApplicationTraits(name, problem=_describe(error))
             self._link.send(traits)
-        # Applications may have been imported, so this process is no lean worker any more.
+        # This process may have imported all applications, so it is too large for a worker.
         _exit(0)
 
     def _fail(self, *last: wire.ProcessMessage) -> NoReturn:
@@ -590,10 +591,9 @@ class _Worker:
 
 
 def _settle(configuration: wire.Configure) -> None:
-    """Make a forked copy of the server a process of its own."""
-    # Terminal and batch-system signals go to the rank, which decides. SIGTERM has a handler instead of
-    # SIG_IGN, so programs that an application starts get the default.
-    # instead of SIG_IGN for SIGTERM: programs that an application starts get the default.
+    """Give this fork of the server its own signals, output and limits."""
+    # Signals of terminals and batch systems are for the rank, which decides. SIGTERM has a handler instead of
+    # SIG_IGN, so that programs that an application starts have the default action.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _ignore)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -601,16 +601,16 @@ def _settle(configuration: wire.Configure) -> None:
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write(_OOM_SCORE)
     if configuration.memory_limit_bytes is not None:
-        # RLIMIT_DATA counts private memory only, so a mapped description is free.
+        # RLIMIT_DATA counts private memory only, so a mapped description does not count.
         limit = configuration.memory_limit_bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    # Forked copies would all draw the same numbers. (Python's own generator is reseeded by each fork.)
-    if (generator := sys.modules.get("numpy.random")) is not None:  # otherwise it is seeded at its import
+    # Otherwise all forks would draw the same numbers. (Python reseeds its own generator at each fork.)
+    if (generator := sys.modules.get("numpy.random")) is not None:  # else seeded when imported
         generator.seed(int.from_bytes(os.urandom(4), "little"))
 
 
 def _touch() -> None:
-    """Copy the shared pages that a task's start needs, before there is a task."""
+    """Have the kernel copy, before the first task comes, the shared pages that starting a task writes."""
     decode_description(encode_description("", {}, {}))
     wire.decode_to_worker(wire.encode(wire.Run(0, 0, 0, 1, (), 1, wire.Inline(b""))))
     memory, cpu_s = own_usage()
@@ -633,9 +633,9 @@ def _open_description(description: wire.LocalDescription) -> memoryview:
 
 
 def write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
-    """Write a description by plain writes, since a full tmpfs would kill us through a mapping (SIGBUS).
+    """Write a description by plain writes: through a mapping, a full tmpfs would kill this process (SIGBUS).
 
-    If there is no room, wait for room: other processes may have filled the shared memory for a moment.
+    If there is no room, wait for a while: other processes may have filled the shared memory for a moment.
     """
     patience_s, naps = time.monotonic() + _ROOM_PATIENCE_S, 0
     while (error := _written(path, parts)) is not None:
@@ -646,7 +646,7 @@ def write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes
         if not may_wait:
             text = f"no room for the job's {size_bytes / 1e6:.1f} MB in shared memory: {error}"
             raise InputError(text) from error
-        # Long naps, so that the reading counts as stalled and lets others read.
+        # Long naps, so that this read counts as stalled and other inputs are read meanwhile.
         while True:
             naps += 1
             time.sleep(backoff_s(*_ROOM_NAPS_S, naps))
@@ -656,8 +656,8 @@ def write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes
 
 
 def _written(path: str, parts: Sequence[bytes | memoryview]) -> OSError | None:
-    """Write a file anew; return why not, with no file left."""
-    # A lost client may have written the file before; workers that have it mapped keep it.
+    """Write a new file; if that fails, leave no file, and return the error."""
+    # A lost client may have written the file before; workers that have mapped that file keep it.
     with suppress(FileNotFoundError):
         os.unlink(path)
     try:
@@ -675,7 +675,7 @@ def _create(name: str, flags: int) -> int:
 
 
 def _before(application: Application, read: wire.Read) -> tuple[int | None, Payload | None]:
-    """Return the number of the revision to read, and the payload of the revisions before it."""
+    """Return the number of the revision to read, and the payload of all revisions before it."""
     before = read.before
     if before is None:
         return None, None
@@ -706,7 +706,7 @@ def _names(files: tuple[bytes, ...]) -> tuple[str, ...]:
 
 
 def _valid(text: str) -> str:
-    """Return a text with names of files in a form that can be sent."""
+    """Escape characters that cannot be encoded, such as those of odd file names, so the text can be sent."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -730,7 +730,7 @@ def _result_body(result: Result, result_string: Callable[[int], str]) -> wire.Re
     if not isinstance(result, Result):
         raise TypeError(f"an application's result must be a Result or None, not {result!r:.80}")
     fields = msgspec.json.encode(dict(result.fields))
-    if b"null" in fields:  # non-finite numbers are written so, too
+    if b"null" in fields:  # non-finite numbers are encoded as null, too
         for name, value in result.fields.items():
             _check_finite(name, value)
     if isinstance(result.solution, bytes):
@@ -742,7 +742,7 @@ def _result_body(result: Result, result_string: Callable[[int], str]) -> wire.Re
 
 
 def _check_finite(name: str, value: object) -> None:
-    """Refuse a value with any number that JSON lacks. Raises ValueError."""
+    """Raise ValueError if a value contains a number that JSON cannot express."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"a result's {name} is {value}, which no JSON number can be")
     if isinstance(value, Mapping):
@@ -778,7 +778,7 @@ def _int32_bytes(solution: Any) -> bytes:
 
 
 def _describe(error: BaseException) -> str:
-    """Return the traceback without our own leading frames; its end, if it is very long."""
+    """Return a traceback without our own leading frames; of a very long traceback, only the end."""
     if isinstance(error, MemoryError):
         detail = f" ({error})" if str(error) else ""
         return f"out of memory{detail}: raise --memory-limit, or start the service with fewer --threads"
@@ -789,7 +789,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without this package's frames before the author's, or without this file's."""
+    """Return a traceback from the application's first frame on; if there is none, without this file's."""
     return _frames_after(_OUR_FILES, trace) or _frames_after(__file__, trace)
 
 
@@ -805,13 +805,13 @@ def _left_clean() -> bool:
 
 
 def _has_one_thread() -> bool:
-    """Tell whether this process has one thread, counting those of libraries."""
-    # The number of links of the threads' folder tells, without reading a list.
+    """Tell whether this process has only one thread; threads of libraries count, too."""
+    # The number of links of the threads' folder tells that without reading the folder.
     return os.stat(_THREADS).st_nlink == _LINKS_OF_ONE or len(os.listdir(_THREADS)) == 1
 
 
 def _exit(status: int) -> NoReturn:
-    """Exit without interpreter shutdown: no code of the server or the application runs again."""
+    """Exit without the interpreter's shutdown, so that no code of server or application runs again."""
     with suppress(BaseException):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,11 +1,11 @@
-"""Starved tasks: their processes were killed for want of memory, and they rest before they are tried again.
+"""Starved tasks: their processes were killed because memory was short, so they rest before they run again.
 
-If a process is killed (signal 9) while the host is short of memory, the host is at fault rather than the
-task. The pool has the task rest, longer after each death, and then wait until as much memory is free as the
-process had used, or for long. Of several tasks, the smallest goes on first, and only one per look.
+If a process is killed (signal 9) while the host is short of memory, the fault is the host's rather than the
+task's. The pool has the task rest, longer after each death, and then wait until as much memory is free as the
+process had used, but at most for a minute. Of several tasks, the smallest runs first, and only one per look.
 
-A process that had used `_MOST` of all memory gains nothing from a rest; its deaths count as its own, and so
-do those after the first `SPARED_MAX`.
+A process that had used more than `_MOST` of all memory gains nothing from a rest: its deaths count as the
+task's fault. So do all deaths of a task after the first `SPARED_MAX`.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from mallob_py.restarts import backoff_s
 from mallob_py.runtime.memory import Room, oom_kills, rooms
 from mallob_py.runtime.workers.tasks import JobTask, ReadTask, Task
 
-#: most deaths of one task for want of memory that are not counted as the task's fault
+#: greatest number of deaths of a task in short memory that do not count as the task's fault
 SPARED_MAX: Final = 8
-#: the share of all memory that only one process can have
+#: the share of all memory above which a process is too large for the host
 _MOST = 0.75
 _REST_S, _REST_MAX_S = 1.0, 60.0
 #: the longest time that a task waits for memory after its rest
 _PATIENCE_S = 60.0
 #: the time between two looks for a task that may go on
 _LOOK_S = 1.0
-#: the time without a death after which former ones are forgotten
+#: the time without a death after which former deaths are forgotten
 _WELL_AFTER_S = 600.0
 #: the time for which a process that the kernel has killed explains further deaths
 _RECENT_S = 3.0
-#: records of tasks; older ones are forgotten
+#: greatest number of records of tasks; the oldest records are forgotten
 _RECORDS_MAX = 1024
 
 
 class MemoryKills:
-    """The kernel's kills for want of memory on this host, and further evidence that memory is short."""
+    """The evidence that memory is short on this host: kills by the kernel, and the memory watch."""
 
     def __init__(self, count: Callable[[], int] = oom_kills) -> None:
         self._count = count
-        #: the count at the last look; None: there was none
+        #: the count at the last look; None: there was no look
         self._counted: int | None = None
         self._seen_s = -math.inf
-        #: whether the rank's watch finds memory short: other programs may kill before the kernel must
+        #: whether the rank's memory watch finds memory short: other programs may kill before the kernel does
         self.is_short: Callable[[], bool] = bool
 
     def look(self, now_s: float) -> None:
@@ -55,13 +55,13 @@ class MemoryKills:
         self._counted = counted
 
     def explain(self, now_s: float) -> bool:
-        """Return whether a process that was killed just now was killed for want of memory."""
+        """Return whether a process that was killed just now was killed because memory was short."""
         self.look(now_s)
         return now_s - self._seen_s <= _RECENT_S or self.is_short()
 
 
 class _Record:
-    """The deaths of one task for want of memory."""
+    """The deaths of one task while memory was short."""
 
     __slots__ = ("deaths", "rests_until_s", "size_bytes", "waits_until_s")
 
@@ -72,14 +72,15 @@ class _Record:
 
 
 class Starved:
-    """The tasks of one rank that rest for want of memory, and the records of their deaths."""
+    """The tasks of one rank that rest because memory was short, and the records of their deaths."""
 
     def __init__(
         self, kills: MemoryKills | None = None, measure: Callable[[], Sequence[Room]] = rooms
     ) -> None:
         self.kills = kills or MemoryKills()
         self._measure = measure
-        #: records by a key that outlasts a process: a job's worker has another number after each death
+        #: `_key(task)` -> its record; the key outlasts processes, while a worker's number changes at each
+        #: death
         self._records: OrderedDict[object, _Record] = OrderedDict()
         self._resting: dict[Task, _Record] = {}
         #: time when `awake` must be called
@@ -88,7 +89,7 @@ class Starved:
     def note_death(self, task: Task, peak_bytes: int, now_s: float) -> bool:
         """Note that a task's process was killed while memory was short; return whether the task is spared.
 
-        A task that is not spared has died by its own fault, but rests, too.
+        The death of a task that is not spared is its own fault; the task rests nevertheless.
         """
         record = self._records.setdefault(_key(task), _Record())
         self._records.move_to_end(_key(task))
@@ -106,7 +107,7 @@ class Starved:
         return record.deaths <= SPARED_MAX
 
     def holds(self, task: Task, now_s: float) -> bool:
-        """Have a task rest if it must not be tried yet; return whether it rests."""
+        """Have a task rest if it must not run yet; return whether it rests."""
         if not self._records or (record := self._records.get(_key(task))) is None:
             return False
         if record.rests_until_s == -math.inf:
@@ -116,7 +117,7 @@ class Starved:
         return True
 
     def awake(self, now_s: float) -> Task | None:
-        """Return the task to try now, if any: the smallest rested one for which there is memory."""
+        """Return the task to run now: the smallest one that has rested and has memory; None: no task."""
         self.look_at_s = math.inf
         if not self._resting:
             return None
@@ -135,7 +136,7 @@ class Starved:
         return task
 
     def leave_out(self, task: Task) -> None:
-        """Remove a task that does not rest any more, since the task is suspended or over."""
+        """Remove a task that does not rest any more, because it is suspended or has ended."""
         self._resting.pop(task, None)
 
     def forget(self, task: Task) -> None:

@@ -16,18 +16,19 @@ from mallob_py.runtime.memory import private_bytes_of
 from mallob_py.runtime.workers.giving import Given, GivingSocket
 from mallob_py.runtime.workers.links import ForkServer, LinkWatch, WorkerLink
 
-#: delay before spare processes are replaced, while no task comes: a tree that grows over many ranks of a host
-#: must not compete with forks
+#: time without a new task before spare processes are replaced: forks must not compete with a job tree that
+#: grows over many ranks of a host
 _QUIET_S = 0.05
-#: most successive restarts of a fork server without a single fork before tasks are given up
+#: greatest number of successive restarts of a fork server without a fork; after that, tasks are given up
 _SERVER_RESTARTS_MAX = 3
 
 
 class PoolOptions(msgspec.Struct, frozen=True):
-    """`threads`: cores per worker. `reuse_limit_bytes`: a larger process is not used again.
+    """The options of a rank's pool of worker processes.
 
-    `max_reads`: inputs read at the same time; further ones wait. The last three bound what is kept of chains
-    of revisions.
+    `warm`: spare processes. `threads`: cores per worker. `reuse_limit_bytes`: a larger process is not used
+    again. `max_reads`: greatest number of inputs read at the same time. `kept_*`: number, total size and time
+    of processes kept for chains of revisions.
     """
 
     warm: int = 1
@@ -41,7 +42,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
 
     @classmethod
     def for_pes(cls, pes: int, warm: int, threads: int) -> PoolOptions:
-        """Return the options of a rank with this many PEs, in proportion to one PE's options."""
+        """Return the options of a rank with `pes` PEs: `pes` times the numbers of a rank with one PE."""
         default = cls()
         return cls(
             warm=warm * pes,
@@ -52,7 +53,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
 
 
 class Processes:
-    """All live processes of a rank by serial (`links`), and the `idle` ones."""
+    """All live processes of a rank. `links`: serial -> process. `idle`: the processes without a task."""
 
     def __init__(
         self,
@@ -71,28 +72,28 @@ class Processes:
         self._watch.watch_server(server.fileno())
         self.links: dict[int, WorkerLink] = {}
         self.idle: list[WorkerLink] = []
-        #: number of applications that the server has imported since its start
+        #: number of imports by the server since its start
         self.generation = 0
         #: time when `refill` must be called
         self.refill_at_s = math.inf
-        #: whether nothing is asked of the server until it is restarted
+        #: whether the server has ended and was not restarted, so that nothing is asked of it
         self.is_given_up = False
         self._forks_asked = 0
         self._server_restarts = RestartLimit(_SERVER_RESTARTS_MAX)
-        #: whether not too many servers have died in a row
+        #: whether a restart may help: not too many servers have died in a row
         self.is_worth_a_restart = True
-        #: None: processes are not exchanged with other ranks
+        #: the socket to give and receive processes; None: processes are not exchanged with other ranks
         self.giving: GivingSocket | None = None
-        #: serials of given processes are negative
+        #: serial of the last process that another rank gave; such serials are negative
         self._given_serial = 0
-        #: imports asked for: if a server dies of an import, this import is not asked for again
+        #: applications whose import was asked for: an import that a server dies of is not asked for again
         self._imports_asked: set[str] = set()
         self._imported: set[str] = set()
 
     # --- spare processes ----------------------------------------------------------
 
     def top_up(self, without_process: int) -> None:
-        """Have enough processes for this many tasks soon; spare processes are forked later."""
+        """Fork processes for the tasks without a process now, and spare processes later."""
         if self.is_given_up:
             return
         self._fork(without_process - self._forks_asked)
@@ -100,7 +101,7 @@ class Processes:
             self.refill_at_s = self._clock() + _QUIET_S
 
     def refill(self, without_process: int) -> None:
-        """Fork spare processes up to their number."""
+        """Fork processes for the tasks without a process, and missing spare processes."""
         self.refill_at_s = math.inf
         if not self.is_given_up:
             self._fork(self._warm + without_process - len(self.idle) - self._forks_asked)
@@ -111,7 +112,7 @@ class Processes:
             self._server.send(wire.Fork(count))
 
     def take_back(self, link: WorkerLink, private_bytes: int) -> None:
-        """Keep a process as spare after its task, if it is as good as a new process."""
+        """Keep a process as spare after its task if it is as good as a new process, else end it."""
         stale = link.generation < self.generation or link.is_given
         full = len(self.idle) > self._warm
         if link.dead or stale or full or private_bytes > self._options.reuse_limit_bytes or link.has_outgoing:
@@ -125,12 +126,12 @@ class Processes:
             self.idle.remove(link)
 
     def discard(self, link: WorkerLink) -> None:
-        """Kill a process; its exit is reported by its server and concerns no task."""
+        """Kill a process; its fork server will report an end that concerns no task."""
         link.signal(signal.SIGKILL)
         self.release(link)
 
     def discard_all(self, links: Iterable[WorkerLink]) -> int:
-        """Kill processes; return about how many bytes that frees."""
+        """Kill processes; return about how many bytes their ends free."""
         freed_bytes = 0
         for link in links:
             freed_bytes += private_bytes_of(link.pid)
@@ -138,7 +139,7 @@ class Processes:
         return freed_bytes
 
     def release(self, link: WorkerLink) -> None:
-        """Release a process that is gone, or about to be."""
+        """Close the link of a process that has ended, or ends now."""
         self._watch.forget(link)
         if link.is_given:  # the exit of a given process is not reported here
             self.links.pop(link.serial, None)
@@ -147,7 +148,7 @@ class Processes:
     # --- to and from other ranks of the host --------------------------------------
 
     def exchange(self, giving: GivingSocket) -> None:
-        """Exchange processes with other ranks from now on."""
+        """Exchange processes with other ranks of the host from now on."""
         self.giving = giving
         self._watch.watch_given(giving.fileno())
 
@@ -164,7 +165,7 @@ class Processes:
     def pass_on(
         self, given: Given, descriptors: tuple[int, ...], rank: int, receiver: tuple[int, int]
     ) -> None:
-        """Pass on a given process, or word that there is none, whose worker is at another rank now."""
+        """Pass a given process, or word that there is none, on to the rank that has its worker now."""
         assert self.giving is not None
         job, number = receiver
         self.giving.send(rank, msgspec.structs.replace(given, job=job, number=number), descriptors)
@@ -182,7 +183,7 @@ class Processes:
         return link
 
     def import_application(self, application: str) -> bool:
-        """Have the server import what a process imported without harm; return False if asked before."""
+        """Have the server import an application; return False if this was asked for before."""
         if application in self._imports_asked | self._imported:
             return False
         self._imports_asked.add(application)
@@ -190,12 +191,12 @@ class Processes:
         return True
 
     def find_applications(self) -> None:
-        """Ask for the names of all applications; the answer arrives as news of the server."""
+        """Ask the server for the names of all applications; `receive` will return the answer."""
         if not self.is_given_up:
             self._server.send(wire.FindApplications())
 
     def keep_none_ready(self) -> None:
-        """Fork processes for waiting tasks only, since memory is short."""
+        """End spare processes and make no new ones, because memory is short."""
         self._warm = 0
         self.refill_at_s = math.inf
         for link in self.idle:
@@ -210,7 +211,7 @@ class Processes:
     # --- from the fork server -----------------------------------------------
 
     def receive(self) -> wire.FromServer | None:
-        """Return the server's next news, after adapting to it. Raises EOFError when the server is gone."""
+        """Take in the server's next report, and return it. Raises EOFError at the server's end."""
         packet = self._server.receive()
         if packet is None:
             return None
@@ -244,7 +245,7 @@ class Processes:
             self.idle.append(link)
 
     def lose_server(self) -> list[WorkerLink]:
-        """Return the processes of a server that is gone, which must be reaped."""
+        """Kill and return the processes of a server that has ended; the caller must report their ends."""
         self._watch.forget_server()
         self.is_given_up = True
         self.idle.clear()
@@ -264,7 +265,7 @@ class Processes:
         self._watch.watch_server(self._server.fileno())
 
     def close(self) -> None:
-        """End all processes and wait until they are gone (bounded)."""
+        """End all processes, and wait for their ends for a bounded time."""
         for link in self.links.values():
             link.signal(signal.SIGKILL)
             link.close()

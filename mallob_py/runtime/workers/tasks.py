@@ -1,20 +1,22 @@
-"""Tasks of worker processes, as the rank sees them, and the events that the rank hears.
+"""The tasks of worker processes as the rank sees them, and the events that the rank hears.
 
-A task waits (`link` is None) until a process is free. The task holds the process's first message, and maps
-the process's messages to the rank's events.
+A task waits (`link` is None) until a process is free. The task makes the first message to its process, and
+converts the process's messages into the rank's events.
 
-The number of processes that read inputs is bounded; further reads wait (`Reads`). A process without any CPU
-time between two looks is stalled: it waits for the writer of a named pipe, or a dead file server. A stalled
-read goes on waiting, but gives up its place, so that inputs which never come block no other reads. There is
-room for `STALLED_MAX` stalled reads; if more stall, the one stalled longest must end.
+The number of processes that read inputs is bounded; further reads wait (`Reads`). A read whose process has
+used no CPU time between two looks is stalled: it waits for the writer of a named pipe, or for a dead file
+server. A stalled read goes on, but does not count against the bound, so that inputs that never arrive block
+no other reads. At most `STALLED_MAX` reads may be stalled; if more stall while other reads wait, the read
+that has been stalled longest must end.
 
-For an application that the fork server has not imported, one input is read at a time. Once the reading
+For an application that the fork server has not imported, only one input is read at a time. Once the reading
 process has imported the application without harm, the server imports it, so that not every process must. With
-more jobs than PEs, turns may be shorter than that import: workers of the application begin after it.
+more jobs than PEs, a job's turn may be shorter than the import: so the application's workers begin after the
+server's import.
 
 A rank hears of its worker processes by `WorkerPool.poll`. Events of a job's worker are stimuli
-(`protocol/stimuli.py`), where a worker is the number in its key (job, number), unique on the rank; the last
-one has all CPU time of its process. A read is named by the number of its request.
+(`protocol/stimuli.py`) that name the worker by the number in its key (job, number), which is unique on the
+rank. Events of a read name the number of its request.
 """
 
 from __future__ import annotations
@@ -46,14 +48,14 @@ class _Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadDone(_Event, frozen=True):
-    """An input was read. A mapped description's file belongs to the caller from now on."""
+    """An input was read. The file of a mapped description belongs to the caller from now on."""
 
     request_id: int
     description: LocalDescription
 
 
 class ReadFailed(_Event, frozen=True):
-    """The input cannot be used, or the reading process died. No file is left."""
+    """An input cannot be used, or the reading process died. No file is left."""
 
     request_id: int
     message: str
@@ -61,19 +63,19 @@ class ReadFailed(_Event, frozen=True):
 
 
 class ReadStalled(_Event, frozen=True):
-    """The read gets no input at present, and waits beside the other reads."""
+    """A read is stalled: its input does not arrive at present."""
 
     request_id: int
 
 
 class ReadGoesOn(_Event, frozen=True):
-    """A stalled input comes again."""
+    """The input of a stalled read arrives again."""
 
     request_id: int
 
 
 class ApplicationKnown(_Event, frozen=True):
-    """An application's declaration has come (see `kit.Declaration`)."""
+    """The traits that an application declares (see `kit.Declaration`) are known."""
 
     traits: ApplicationTraits
 
@@ -82,13 +84,13 @@ WorkerEvent = OfWorker | ReadDone | ReadFailed | ReadStalled | ReadGoesOn | Appl
 
 
 def missed(key: Key, message: TreeMessage) -> WorkerEvent:
-    """Return the event for a message that its worker's process does not take."""
+    """Return the event that worker `key` has not taken a message."""
     return stimuli.WorkerMissed(key[1], message.source, message.sender, message.data, message.returned)
 
 
-#: time for which a read waits for a process if none can be started
+#: how long a read or an inspection waits for a process if no process can be started
 PATIENCE_S = 5.0
-#: most further readers after a process died while reading an input, since it may have been killed
+#: greatest number of processes that read an input anew after a reading process died; it may have been killed
 _OTHER_READERS_MAX = 2
 #: events that end a task
 FINAL_EVENTS = (
@@ -104,32 +106,32 @@ FINAL_EVENTS = (
 
 @dataclass(slots=True, eq=False)
 class JobTask:
-    """A job's worker."""
+    """The task to run a job's worker."""
 
     key: Key
     run: wire.Run
     suspended: bool = False
     link: WorkerLink | None = None
-    #: whether its process was kept from a former revision and has not yet reported this task; or (without a
-    #: link) whether another rank must give it
+    #: whether its process was kept for a chain and has not begun this task yet; or (without a link) whether
+    #: another rank must give the process
     is_pending: bool = False
     take_up_by_s: float = math.inf
-    #: CPU time of its process before this task; None: the task does not run yet
+    #: CPU time of its process before this task; None: the application does not run yet
     cpu_before_s: float | None = None
-    #: the task's CPU time reported by another rank, which had the process before
+    #: the task's CPU time that another rank, which had the process before, has reported
     cpu_told_s: float = 0.0
-    #: whether to send `Leave` when the task must end
+    #: whether the worker wants `Leave` before it must end
     leaves: bool = False
-    #: messages that arrived before the task had a process
+    #: messages for the worker that arrived before the task had a process
     early: deque[TreeMessage] = field(default_factory=deque)
     early_bytes: int = 0
-    #: messages since the task was told to leave; None: it was not told
+    #: messages for the worker since it was told to leave; None: it was not told
     late: list[TreeMessage] | None = None
     _application: str | None = None
 
     @property
     def application(self) -> str:
-        """The name of its application; "" if the description is unusable, as the process will report."""
+        """Return the application's name; "" if the description is unusable, which the process will report."""
         if self._application is None:
             self._application = ""
             with suppress(OSError, ValueError):
@@ -147,12 +149,12 @@ class JobTask:
 
     @property
     def is_starting(self) -> bool:
-        """Tell whether the task must be stopped as soon as it runs."""
+        """Tell whether the task is suspended and its process has not begun to run the application."""
         has_process = self.link is not None and not self.link.closed
         return self.suspended and has_process and self.cpu_before_s is None
 
     def given_link(self) -> WorkerLink | None:
-        """Return the task's process if it can go on at another rank: if it runs the task, and is stopped."""
+        """Return the task's process if it has begun the task and is stopped, so that it can be given."""
         rests = self.suspended and not self.is_pending and self.cpu_before_s is not None
         return self.link if rests and self.link is not None and not self.link.closed else None
 
@@ -160,7 +162,7 @@ class JobTask:
         return self.run
 
     def keep(self, message: TreeMessage, limit_bytes: int) -> list[TreeMessage]:
-        """Keep a message until there is a process; return those that give way, oldest first."""
+        """Keep a message until there is a process; return the messages dropped for it, oldest first."""
         self.early.append(message)
         self.early_bytes += len(message.data)
         dropped = []
@@ -214,7 +216,7 @@ class JobTask:
 
 
 class Starter:
-    """The one task of a rank that was stopped before it ran, and may start nevertheless."""
+    """The one task of a rank that was suspended before its application ran, and may start it first."""
 
     def __init__(self) -> None:
         self._task: JobTask | None = None
@@ -223,18 +225,18 @@ class Starter:
 
     @property
     def starting(self) -> JobTask | None:
-        """Return the task, until it has started."""
+        """Return the task if its application does not run yet."""
         return self._task if self._task is not None and self._task.is_starting else None
 
     def admits(self, task: JobTask, until_s: float) -> bool:
-        """Tell whether a task may start, since no other one does."""
+        """Let a task start until `until_s` if no other task does; return whether it may."""
         if self.starting is not None:
             return False
         self._task, self.until_s = task, until_s
         return True
 
     def stop(self) -> None:
-        """Stop a start that takes too long: the task continues its start when it is resumed."""
+        """Stop a task whose start takes too long; the start continues when the task is resumed."""
         if (task := self.starting) is not None and task.link is not None:
             task.link.signal(signal.SIGSTOP)
         self._task, self.until_s = None, math.inf
@@ -242,21 +244,22 @@ class Starter:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Patient:
-    """A task that must be done on this host, and waits for a process for a while."""
+    """A task that must be done on this rank, so that it waits for a while if no process can be started."""
 
     give_up_at_s: float = math.inf
 
     def waits_on(self, now_s: float) -> bool:
-        """Tell whether to wait on, after another failure to get a process."""
+        """Tell whether the task waits on after another failure to start a process."""
         self.give_up_at_s = min(self.give_up_at_s, now_s + PATIENCE_S)
         return now_s < self.give_up_at_s
 
 
 @dataclass(slots=True, eq=False)
 class ReadTask(_Patient):
-    """Reading a job's input. `other_readers`: further readers after a death, by the task's fault or not.
+    """The task to read a job's input. `other_readers`: the limit of new readers after a reader's death.
 
-    `kept`: a process of its chain that reads it, and is kept again afterwards, possibly having begun the job.
+    `kept`: a process kept for the job's chain that reads the input, and is kept again afterwards. `goes_on`:
+    whether that process then begins the job.
     """
 
     request_id: int
@@ -265,7 +268,7 @@ class ReadTask(_Patient):
     kept: KeptWorker | None = None
     goes_on: bool = False
     other_readers: RestartLimit = field(default_factory=lambda: RestartLimit(_OTHER_READERS_MAX))
-    #: time since when a process works on the task; inf: it waits for its first process
+    #: time when a process first began to read; inf: no process has begun
     since_s: float = math.inf
 
     def first_message(self) -> wire.ToWorker:
@@ -290,7 +293,7 @@ class ReadTask(_Patient):
 
 @dataclass(slots=True, eq=False)
 class InspectTask(_Patient):
-    """Inspecting applications; `names` are those not known yet, in order."""
+    """The task to inspect applications. `names`: the applications not inspected yet, in order."""
 
     names: list[str]
     link: WorkerLink | None = None
@@ -305,7 +308,7 @@ class InspectTask(_Patient):
         return ApplicationKnown(message)
 
     def event_of_crash(self, reason: str, cpu_s: float, is_spared: bool) -> WorkerEvent | None:
-        """Blame the first application not known yet, which has killed the process."""
+        """Report that the first application not inspected yet has ended the process."""
         if not self.names:
             return None  # all were inspected
         problem = f"importing it ended the process: {reason}"
@@ -324,7 +327,7 @@ STALLED_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes of stalled reads: newly stalled ones, resumed ones, and ones that must end."""
+    """Reads that stall now, reads that go on again, and stalled reads that must end."""
 
     stalled: list[ReadTask] = field(default_factory=list)
     going_on: list[ReadTask] = field(default_factory=list)
@@ -332,23 +335,23 @@ class Changes:
 
 
 class Reads:
-    """The reads of one rank."""
+    """The reads of one rank: which may begin, which are stalled, and which wait."""
 
     def __init__(self, at_once_max: int) -> None:
         self._at_once_max = at_once_max
-        #: each unfinished read's CPU time [ns] at the last look
+        #: read under way -> its process's CPU time at the last look [ns]
         self._going: dict[ReadTask, int] = {}
-        #: CPU time of stalled reads at the last look, the longest stalled read first
+        #: stalled read -> its process's CPU time at the last look [ns], the longest stalled read first
         self._stalled: dict[ReadTask, int] = {}
         self._later: dict[ReadTask, None] = {}
-        #: applications that the fork server imports now, and those that are not waited for
+        #: applications that the fork server imports now; applications whose import is not waited for
         self._coming: set[str] = set()
         self._known: set[str] = set()
         #: time when `look` must be called
         self.look_at_s = math.inf
 
     def admits(self, task: ReadTask, now_s: float) -> bool:
-        """Tell whether a read may begin, or begin again; if not, keep it waiting here."""
+        """Tell whether a read may begin, or begin again; if not, have it wait here."""
         if task in self._going or task in self._stalled:
             return True
         if len(self._going) >= self._at_once_max or self._is_cold(task.read.application):
@@ -359,16 +362,16 @@ class Reads:
         return True
 
     def _is_cold(self, application: str) -> bool:
-        """Tell whether a read of this application must wait until fewer processes import it."""
+        """Tell whether reads must wait because the application is being imported."""
         if application in self._known:
             return False
         is_going = any(task.read.application == application for task in self._going)
         return is_going or application in self._coming
 
     def ready(self, waiting: Iterable[Task], starting: JobTask | None) -> deque[Task]:
-        """Return the tasks that need a process now, with more jobs than PEs.
+        """Return the tasks that may get a process now; called if there are more jobs than PEs.
 
-        Workers must wait for an import of their application that is under way.
+        Workers must wait while their application is being imported.
         """
         return deque(
             task
@@ -377,7 +380,7 @@ class Reads:
         )
 
     def _is_being_imported(self, task: JobTask, starting: JobTask | None) -> bool:
-        """Tell whether a task's application is being imported, by the server or a starting task."""
+        """Tell whether the server or the starting task imports a task's application now."""
         if task.application in self._coming:
             return True
         if starting is None or starting.application != task.application:
@@ -385,9 +388,9 @@ class Reads:
         return task.application not in self._known | {""}
 
     def note_import(self, message: wire.Imports | wire.Started, ask_server: Callable[[str], bool]) -> None:
-        """Have the fork server import what a process imported without harm; later reads wait for this import.
+        """Have the server import an application that a process has imported; reads wait for this import.
 
-        `ask_server` asks the server, and tells whether it had not been asked before.
+        `ask_server(application)` asks the server for the import; returns False if that was asked for before.
         """
         match message:
             case wire.Imports(application, is_own=False):
@@ -402,17 +405,17 @@ class Reads:
         self._known.add(application)
 
     def await_no_import(self) -> None:
-        """Wait for no import: the fork server is gone, perhaps by what it was importing."""
+        """Stop waiting for imports, because the fork server has ended, perhaps because of an import."""
         self._known |= self._coming
         self._coming.clear()
 
     def end(self, task: ReadTask) -> None:
-        """End a read, done or not."""
+        """Remove a read, finished or not."""
         for tasks in (self._going, self._stalled, self._later):
             tasks.pop(task, None)
 
     def following(self, now_s: float) -> list[ReadTask]:
-        """Return waiting reads that begin now."""
+        """Return the waiting reads that may begin now."""
         begin: list[ReadTask] = []
         while len(self._going) < self._at_once_max:
             warm = (task for task in self._later if not self._is_cold(task.read.application))
@@ -424,7 +427,7 @@ class Reads:
         return begin
 
     def look(self, now_s: float) -> Changes:
-        """Check which reads have used CPU time since the last look."""
+        """Find out which reads have used CPU time since the last look, and which are stalled."""
         changes = Changes()
         for task, before_ns in list(self._stalled.items()):
             if (used_ns := _cpu_ns(task)) != before_ns:
@@ -449,7 +452,7 @@ class Reads:
 
 
 def _cpu_ns(task: ReadTask) -> int:
-    """Return the CPU time that the process of a read has used; -1 if there is none."""
+    """Return the CPU time of a read's process [ns]; -1: it has no process."""
     if task.link is not None:
         with (
             suppress(OSError, ValueError),

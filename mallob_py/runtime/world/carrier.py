@@ -1,8 +1,8 @@
-"""The carrier: the parts of a rank's transport that every way of sending shares: hosts, lost ranks, links.
+"""The carrier: the part of a rank's transport that does not need MPI: hosts, lost ranks, links.
 
-`Carrier` is the whole transport of a newcomer, which reaches all ranks by links (`links.py`). That of a rank
-of MPI's world, `transport.Transport`, adds MPI. Both have the same interface, described there. This module
-needs no MPI.
+`Carrier` is the whole transport of a newcomer, which reaches all ranks by links (`links.py`). The transport
+of a rank of MPI's world, `transport.Transport`, adds MPI. Both have the interface described in
+`transport.py`.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from mallob_py.runtime.world.envelope import Arrival, Channel
 from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, Links
 from mallob_py.runtime.world.session_folder import PrivateFolder
 
-#: bytes waiting for one peer, and for all peers together, from which dispensable messages must not be sent; a
-#: peer with fewer waiting bytes than the last number may always get them
+#: waiting bytes of one peer, and of all peers together, above which dispensable messages must not be sent; a
+#: peer with at most the last number of waiting bytes may always get them
 CONGESTED_BYTES, CONGESTED_TOGETHER_BYTES, UNCONGESTED_BYTES = 64 << 20, 256 << 20, 1 << 20
 WAITING_BYTES_MAX = 4 << 30
 _CLOSE_POLL_S = 0.0002
-#: longest wait for the rank that removes the host's folder, and pause between checks; if that rank dies,
-#: another one removes the folder
+#: longest wait for the rank that removes the host's folder, and pause between checks; if that rank ends
+#: before it has removed the folder, another rank does
 _KEEPER_S, _KEEPER_POLL_S = 1.0, 0.002
-#: reason of the loss of a peer that does not read
+#: reason for the loss of a peer that does not read
 DOES_NOT_READ = "does not take its messages any more"
 
 
 class Carrier:
-    """All traffic of a rank by links, and its host's folder."""
+    """A transport that sends all messages by links, and holds its host's folder."""
 
     def __init__(self, rank: int, hosts: Mapping[int, int], folder: PrivateFolder, links: Links) -> None:
         self.rank = rank
         self.links = links
         #: folder shared by the ranks of this host
         self.folder = folder
-        #: host of each rank, named by the lowest rank ever on it
+        #: rank -> its host, named after the lowest rank that was ever on the host
         self.hosts = dict(hosts)
         self._lost: set[int] = set()
         self._lost_news: list[int] = []
         self._back: list[int] = []
-        #: whether `take_lost` or `take_back` returns some ranks
+        #: whether `take_lost` or `take_back` has ranks to return
         self.has_lost = False
         self._how_lost: dict[int, str] = {}
         self._heard: set[int] = set()
@@ -49,7 +49,7 @@ class Carrier:
     # --- hosts
 
     def keeper_of(self, rank: int) -> int | None:
-        """Return the lowest rank on the host of `rank` that is not lost, if there is one."""
+        """Return the lowest rank on the host of `rank` that is not lost; None: all are lost."""
         lowest = self.hosts[rank]
         if lowest in self.hosts and lowest not in self._lost:  # `lowest` may have ended before this rank came
             return lowest
@@ -57,7 +57,7 @@ class Carrier:
         return min(here, default=None)
 
     def welcome(self, rank: int, host: int) -> None:
-        """Note that a rank connected by a link is on that host."""
+        """Note that `rank`, which is connected by a link, is on host `host`."""
         self.hosts[rank] = host
 
     # --- sending
@@ -69,7 +69,7 @@ class Carrier:
         self._send_by_link(Channel.CONTROL, dest, data)
 
     def send_bulk(self, dest: int, data: bytes | bytearray | memoryview) -> None:
-        """Send on the bulk channel. `data` must not change until it has left."""
+        """Send on the bulk channel. `data` must not change before it is sent."""
         self._send_by_link(Channel.BULK, dest, data)
 
     def _send_by_link(self, channel: Channel, dest: int, data: bytes | bytearray | memoryview) -> None:
@@ -77,7 +77,7 @@ class Carrier:
             self.lose(dest, DOES_NOT_READ)
 
     def is_congested(self, dest: int) -> bool:
-        """Tell whether so many bytes wait for a rank that only indispensable messages should be sent."""
+        """Tell whether too many bytes wait for rank `dest` to send it dispensable messages."""
         waiting_bytes = self._waiting_bytes(dest)
         return waiting_bytes > UNCONGESTED_BYTES and (
             waiting_bytes > CONGESTED_BYTES
@@ -85,21 +85,21 @@ class Carrier:
         )
 
     def _waiting_bytes(self, dest: int) -> int:
-        """Return the bytes that wait for a peer."""
+        """Return the number of bytes that wait for a peer."""
         return self.links.waiting_bytes(dest)
 
     def flush(self) -> float:
-        """Send all that was queued since the last flush; return how long links need no turn."""
+        """Send all messages queued since the last flush; return how long links need no further flush [s]."""
         return self.links.flush()
 
     # --- receiving
 
     def may_have_news(self) -> bool:
-        """Return whether `receive` may have something without a ring."""
+        """Return whether `receive` may have a message although no peer rang."""
         return True
 
     def receive(self) -> Iterator[Arrival]:
-        """Yield what has arrived; sending meanwhile is allowed."""
+        """Yield the messages that have arrived; the caller may send meanwhile."""
         yield from self._receive_by_links()
 
     def _receive_by_links(self) -> Iterator[Arrival]:
@@ -117,14 +117,14 @@ class Carrier:
     # --- parking
 
     def descriptors(self) -> tuple[int, ...]:
-        """The descriptors to wait for; when the first is readable, call `wake`."""
+        """Return the descriptors to wait for; when the first is readable, `wake` must be called."""
         return (self.links.fileno(),)
 
     def wake(self) -> None:
-        """Prepare for a message: the first descriptor is readable."""
+        """Prepare to receive a message: the first descriptor is readable."""
 
     def park_timeout_s(self, wanted_s: float) -> float:
-        """Flush; return how long the loop may wait for descriptors, `wanted_s` at most."""
+        """Flush; return how long the loop may wait for descriptors, at most `wanted_s`."""
         wanted_s = min(wanted_s, self.flush())
         return 0.0 if self._lost_news else wanted_s
 
@@ -141,7 +141,7 @@ class Carrier:
         return back
 
     def how_lost(self, peer: int) -> str:
-        """Return how a peer in `take_lost` was lost."""
+        """Return how a peer was lost that `take_lost` has returned."""
         return self._how_lost.get(peer, "has failed")
 
     def take_heard(self) -> set[int]:
@@ -150,12 +150,12 @@ class Carrier:
         return heard
 
     def give_up_on(self, peer: int) -> None:
-        """Stop sending to a peer that other ranks have lost; `take_lost` does not report it."""
+        """Stop sending to a peer that other ranks have lost; `take_lost` does not report the peer."""
         self._lost.add(peer)
         self.links.give_up_on(peer)
 
     def lose(self, peer: int, how: str) -> None:
-        """Stop sending to a peer that is dead or hangs; `take_lost` reports it once."""
+        """Stop sending to a peer that has ended or hangs; `take_lost` reports the peer once."""
         if peer not in self._lost:
             self.give_up_on(peer)
             self._lost_news.append(peer)
@@ -163,7 +163,7 @@ class Carrier:
             self._how_lost[peer] = how
 
     def answer_lost(self, peer: int, data: bytes) -> None:
-        """Answer a message from a peer that was given up on, since the peer must learn its fate."""
+        """Answer a message from a peer that was given up on: the peer must learn that it was lost."""
         self.links.send(peer, Channel.CONTROL, data)
 
     # --- leaving
@@ -177,9 +177,9 @@ class Carrier:
         """Finish all sends and meet the other ranks; messages that still arrive are dropped.
 
         All ranks must call `close`. `then`: called before this host's folder is removed. `dead`: returns
-        ranks whose processes have ended since its last call. Returns False if a peer has failed, or the
-        others were not met in time (the remaining ranks are met anyway): then MPI_Finalize might hang, so the
-        process should end by `leave`.
+        the ranks whose processes have ended since its last call. Returns False if a peer has failed or was
+        not met in time (the other ranks are met anyway): then MPI_Finalize might hang, so the process should
+        end by `leave`.
         """
         if self._closed:
             return not self._lost
@@ -200,9 +200,9 @@ class Carrier:
         return met
 
     def leave(self, leavers: Iterable[int], timeout_s: float = 1.0) -> None:
-        """Leave when all ranks except `leavers`, which leave as well, have received all messages.
+        """Leave when all staying ranks have received all messages; `leavers`: the ranks that leave now.
 
-        The last rank of a host removes the folder.
+        The last rank of a host removes the host's folder.
         """
         self._closed = True
         for each in leavers:
@@ -216,7 +216,7 @@ class Carrier:
             self.folder.leave()
 
     def _give_up_on_dead(self) -> None:
-        """Wait no more for ranks whose processes have ended."""
+        """Give up on ranks whose processes have ended."""
         for each in self._dead():
             self.give_up_on(each)
 

@@ -1,9 +1,10 @@
 """Deadlines for calls that may block inside MPI: a rank must neither wait for ever nor outlive its launcher.
 
-MPI's start, its end and its collective calls return when all ranks have joined. If a rank never joins (its
-host hangs, it was stopped), the others would wait without end, each at a whole core. Then `at_most` ends this
-process: a thread reports what was missing. Some calls of mpi4py hold Python's lock, so that no thread runs;
-so a kernel timer also ends the process, a little later (SIGALRM). Guards and launchers report that signal.
+MPI's start, its end and its collective calls return when all ranks take part. If a rank never does (its host
+hangs, or the rank was stopped), the other ranks would wait for ever, and each would use a whole core. Then a
+thread of `at_most` reports what was missing and ends this process. Some calls of mpi4py hold Python's lock,
+so that no thread runs; therefore a kernel timer also ends the process, a little later (SIGALRM). Guards and
+launchers report that signal.
 
 All other waiting is done in the rank's event loop, which watches the launcher itself.
 """
@@ -23,16 +24,16 @@ from mallob_py.runtime.notices import tell
 from mallob_py.runtime.world.guard_process import CRASHED
 from mallob_py.runtime.world.mpich_files import forget_shared
 
-#: environment variable with the seconds that ranks wait for each other at their start
+#: environment variable: how long ranks wait for each other at their start [s]
 START_PATIENCE_VARIABLE = "MALLOB_PY_START_PATIENCE"
 START_PATIENCE_S = 300.0
-#: multiple of that patience for desks, since a client reads its whole folder
+#: the multiple of the start's patience for opening desks, since a client reads its whole folder
 DESK_PATIENCES = 12
-#: patience for MPI's end, when all ranks have met
+#: patience for MPI's end, after all ranks have met
 FINALIZE_PATIENCE_S = 30.0
 #: patience for MPI's end after an error
 ABORT_PATIENCE_S = 10.0
-#: name of the thing for which a rank waits at its start
+#: name, for people, of the thing for which a rank waits at its start
 OTHER_RANKS = "other ranks to start"
 #: delay after which the kernel ends a process whose threads cannot run
 _KERNEL_LATER_S = 2.0
@@ -41,7 +42,7 @@ _LOOK_S = 1.0
 
 
 def start_patience_s(env: Mapping[str, str]) -> float:
-    """Return how long a rank waits for the others at its start."""
+    """Return how long a rank waits for the other ranks at its start."""
     with contextlib.suppress(ValueError):
         patience_s = float(env.get(START_PATIENCE_VARIABLE, ""))
         if 0 < patience_s < math.inf:
@@ -50,7 +51,7 @@ def start_patience_s(env: Mapping[str, str]) -> float:
 
 
 class LauncherGone(Exception):
-    """The process that started this rank has ended; the message says so."""
+    """Error: the process that started this rank has ended."""
 
 
 class Launcher:
@@ -71,15 +72,15 @@ def at_most(
 ) -> Iterator[None]:
     """Context manager that ends this process with `exit_code` if its body takes too long.
 
-    `waits_for` names the missing thing for people. Only for the main thread, and not nested. An exception in
-    the body ends this process, too, within ABORT_PATIENCE_S.
+    `waits_for`: name, for people, of the thing that is missing. Only the main thread may use this context
+    manager, and not nested. After an exception in the body, this process ends within ABORT_PATIENCE_S, too.
     """
     is_done = threading.Event()
     deadline_s = time.monotonic() + patience_s
 
     def end(why: str) -> None:
         with contextlib.suppress(OSError, ValueError):
-            forget_shared()  # other ranks forget the file as well, or come too late
+            forget_shared()  # other ranks forget MPICH's shared file as well, or come too late
             tell(why)
             sys.stdout.flush()
         os._exit(exit_code)

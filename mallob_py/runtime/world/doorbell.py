@@ -1,15 +1,16 @@
 """Doorbells: an idle rank parks, and the sender of a message wakes it.
 
-A rank blocked inside MPI burns a core, and one that polls with short sleeps pays for them twice per round
-trip. So an idle rank waits in select on a datagram socket, and the sender of an MPI message rings that socket
-afterwards. Between ranks that share a host and a network namespace the socket is AF_UNIX, in a folder that
-only our user may enter, otherwise UDP.
+A rank blocked inside MPI uses a whole core, and a rank that polls with short sleeps adds two sleeps to each
+round trip. So an idle rank waits for a datagram socket, and the sender of an MPI message then sends a
+datagram to that socket (a ring). Between ranks that share a host and a network namespace the socket is
+AF_UNIX, in a folder that only our user may enter; otherwise it is UDP.
 
 Guarantees: `ring` never blocks and never raises. A ring only says "look at your MPI messages", with a secret
 of the session; extra rings are harmless. Datagrams of strangers wake a rank, which discards a bounded number
-at a time and goes on. On one host no ring is lost: if the peer's socket buffer is full, it holds unseen
-rings. UDP rings may be lost or overtake their message, so a rank with remote peers must look now and then by
-itself (`Transport.park_timeout_s` sees to both). Where sockets are forbidden, `available` is False.
+of them at a time and goes on. On one host no ring is lost: if the peer's socket buffer is full, the buffer
+holds unseen rings. UDP rings may be lost or overtake their message, so a rank with remote peers must also
+look for messages without a ring (`Transport.park_timeout_s`). Where sockets are forbidden, `available` is
+False.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: variable: "off" forbids the doorbell, as a sandbox would (for tests)
+#: environment variable: "off" forbids the doorbell, as a sandbox would (for tests)
 DOORBELL_VARIABLE = "MALLOB_PY_DOORBELL"
-#: variable with this rank's address for peers of other hosts, if guessing fails
+#: environment variable with this host's address for ranks on other hosts, if guessing fails
 BELL_ADDRESS_VARIABLE = "MALLOB_PY_BELL_ADDRESS"
 
-#: size of a ring, which is the secret
+#: size of a ring, which consists of the secret
 _RING_BYTES = 16
-#: most datagrams taken at a time, in case of a flood
+#: greatest number of datagrams taken at a time: there may be a flood
 _DRAIN_MAX = 256
 
 
 class Bell(NamedTuple):
-    """The addresses of a rank's doorbell; empty where a socket could not be made."""
+    """The addresses of a rank's doorbell; the address of a socket that could not be made is empty."""
 
     host: int
     namespace: int
@@ -57,7 +58,7 @@ class Doorbell:
         unix_socket: socket.socket | None,
         udp_socket: socket.socket | None,
     ) -> None:
-        """`bells`: by rank; None: the rank neither rings this one nor is rung."""
+        """`bells`: each rank's bell, in order; None: the rank neither rings this bell nor is rung."""
         own = bells[rank]
         assert own is not None
         others = [bell for peer, bell in enumerate(bells) if bell is not None and peer != rank]
@@ -68,14 +69,14 @@ class Doorbell:
             None if peer == rank or bell is None else self._target(own, bell)
             for peer, bell in enumerate(bells)
         ]
-        #: whether every peer can wake this rank, so that the rank may park for long
+        #: whether every peer can wake this rank, so that the rank may park for a long time
         self.available = all(
             bool(own.unix_name if _share_sockets(own, bell) else own.udp_port) for bell in others
         )
         #: whether some peers ring by UDP
         self.has_remote_peers = any(not _share_sockets(own, bell) for bell in others)
         self._sockets = [s for s in (unix_socket, udp_socket) if s is not None]
-        # One descriptor that is readable at news on any socket.
+        # One descriptor, which is readable if any socket is.
         self._epoll: select.epoll | None = None
         if len(self._sockets) != 1:
             self._epoll = select.epoll()
@@ -88,8 +89,8 @@ class Doorbell:
     ) -> Doorbell:
         """Make this rank's sockets and exchange addresses (collective over `comm`).
 
-        `hosts` names each rank's host; `folder` is private and shared by a host's ranks. This rank and the
-        `ringers`, itself included, wake each other.
+        `hosts`: the host of each rank, in order. `folder`: private, shared by a host's ranks. `ringers`: the
+        ranks that wake each other, including this one.
         """
         rank = comm.Get_rank()
         secret: bytes = comm.bcast(os.urandom(_RING_BYTES))
@@ -110,7 +111,7 @@ class Doorbell:
         return cls(rank, rung, secret, unix_socket, udp_socket)
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable when a rank rings."""
+        """Return the descriptor that becomes readable when a rank rings."""
         return self._epoll.fileno() if self._epoll is not None else self._sockets[0].fileno()
 
     def ring(self, peer: int) -> None:
@@ -118,12 +119,12 @@ class Doorbell:
         target = self._targets[peer]
         if target is None:
             return
-        # EAGAIN: the peer has unseen rings. ECONNREFUSED: it has left. In both cases nothing must be done.
+        # EAGAIN: the peer has unseen rings. ECONNREFUSED: the peer has left. Both need no action.
         with contextlib.suppress(OSError):
             target[0].sendto(self._secret, target[1])
 
     def drain(self) -> bool:
-        """Take all rings off the sockets; return True if one came by UDP, whose message may be late."""
+        """Take all rings off the sockets; return whether one came by UDP: its message may come later."""
         if self._unix_socket is not None:
             self._empty(self._unix_socket)
         return self._udp_socket is not None and self._empty(self._udp_socket)
@@ -136,7 +137,7 @@ class Doorbell:
         self._targets = [None] * len(self._targets)
 
     def _empty(self, source: socket.socket) -> bool:
-        """Take the datagrams off a socket; return whether one was a ring."""
+        """Take the datagrams off a socket; return whether a datagram was a ring."""
         rang = False
         for _ in range(_DRAIN_MAX):
             try:
@@ -176,7 +177,7 @@ def _open(family: socket.AddressFamily, address: bytes | tuple[str, int]) -> soc
 
 
 def _network_namespace() -> int:
-    """Return the network namespace: containers of one host may have separate ones, and ring by UDP."""
+    """Return this process's network namespace; containers of one host with different ones ring by UDP."""
     try:
         return os.stat("/proc/self/ns/net").st_ino
     except OSError:
@@ -184,7 +185,7 @@ def _network_namespace() -> int:
 
 
 def reachable_address() -> str:
-    """Return this host's address for its peers: by its name, else by the default route."""
+    """Return this host's address for other hosts: as configured, by its name, or by the default route."""
     configured = os.environ.get(BELL_ADDRESS_VARIABLE)
     if configured:
         return configured

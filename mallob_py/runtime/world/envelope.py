@@ -1,10 +1,10 @@
-"""Envelopes: the format of messages between ranks, by channel, and the header of those between PEs.
+"""Envelopes: messages between ranks, with their channel and a header.
 
-An envelope names the generation of the world, source PE and destination PE in a fixed header of 16 bytes,
-which costs 0.3 us per message, both ends together. PE numbers hold within their generation only; messages
-from rank to rank (descriptions, the end) name PE 0.
+The header of 16 bytes names the generation of the world, the source PE and the destination PE; it costs 0.3
+us per message, both ends together. PE numbers are valid only within their generation; messages from rank to
+rank (descriptions, the end) name PE 0.
 
-Apart from the transport, whose import starts MPI.
+This module is apart from the transport, because importing the transport starts MPI.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 
 class Channel(enum.IntEnum):
-    """CONTROL for protocol messages, BULK for large data; no order between the two."""
+    """The channels: CONTROL for protocol messages, BULK for large data; no order holds between the two."""
 
     CONTROL = 0
     BULK = 1
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class WireError(Exception):
-    """Another rank sent bytes that no rank sends: it, or the network, is broken."""
+    """Error: another rank sent bytes that no rank sends; that rank or the network is broken."""
 
 
 def seal(generation: int, source: int, dest: int, body: bytes) -> bytes:
@@ -53,7 +53,7 @@ def open_envelope(
     if len(data) < _SIZE_BYTES:
         raise WireError(f"{len(data)} bytes, less than a header")
     generation, source, dest = _unpack(data)
-    # Small messages come as bytes, large ones as bytearray: copying a few bytes is cheaper than a view.
+    # Small messages arrive as bytes, large messages as bytearray: copying a few bytes is cheaper than a view.
     body = data[_SIZE_BYTES:] if type(data) is bytes else memoryview(data)[_SIZE_BYTES:]
     try:
         return generation, source, dest, decode(body)

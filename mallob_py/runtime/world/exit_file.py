@@ -1,7 +1,7 @@
-"""The exit file, by which a service's ranks speak to the process that started them.
+"""The exit file, by which a service's ranks report to the process that started them.
 
-Once the ranks are at work it holds `mpi.RUNNING`, and its time changes while the first rank lives
-(`failure_detector.Ring`); at the end it holds the exit code (`mpi.leave`).
+Once the ranks have come up, the file holds `mpi.RUNNING`, and its time of change is renewed while a rank of
+the host lives (`failure_detector.Ring`); at the end the file holds the exit code (`mpi.leave`).
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from mallob_py.runtime.world.mpi import RUNNING
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The file's content at the end."""
+    """The content of an exit file at the end."""
 
-    #: exit code; None: no rank left one
+    #: the world's exit code; None: no rank wrote it
     code: int | None
-    #: whether the ranks have been at work
+    #: whether the ranks had come up
     had_come_up: bool
 
 
 class ExitFile:
-    """The exit file of the starting process. `rank_timeout_s`: how long ranks may be silent (None: ever)."""
+    """The exit file, read by the starting process. `rank_timeout_s`: longest silence (None: no limit)."""
 
-    #: message about silent ranks
+    #: message when silent ranks are ended
     complaint = "no rank answers any more; ended by force"
-    #: period of looking
+    #: period of checking the file
     look_s = 0.5
-    #: time for silent ranks to end by themselves
+    #: how long silent ranks may take to end after a stop signal
     grace_s = 3.0
 
     def __init__(self, folder: Path, rank_timeout_s: float | None) -> None:
         self._path = folder / "exit-code"
-        # The ranks come first, since they know more.
+        # The ranks may react first, since they know more.
         self._watch = Watch(None if rank_timeout_s is None else 1.5 * rank_timeout_s)
         self._seen_ns: int | None = None
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment by which ranks find the file."""
+        """Return the environment variable by which ranks find the file."""
         return {EXIT_FILE_VARIABLE: str(self._path)}
 
     def is_silent(self, now: float) -> bool:
-        """Tell whether ranks at work have been silent for too long; to be asked every `look_s`."""
+        """Tell whether ranks that had come up are silent for too long; must be called every `look_s`."""
         with contextlib.suppress(OSError):
             changed_ns = os.stat(self._path).st_mtime_ns
             if changed_ns != self._seen_ns:

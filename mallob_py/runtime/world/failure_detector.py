@@ -1,16 +1,17 @@
 """Failure detection: ranks watch each other in a ring, and as processes on their host.
 
-Every BEAT_S, each rank sends a beat to the next one and checks whether the previous one was heard. So a
-hanging rank (stopped, stuck in a system call or in a loop) is noticed by exactly one other, at the cost of
-one small message per second and rank, on any number of hosts. If the previous rank is late, the ones before
-it might be, too, unnoticed: so they are asked for beats as well (`sought`), and each one's own silence
-counts. If all hang, the launching process notices, for which each rank on its host touches a file: while one
-of them lives, it will notice the others. The first rank makes the file when the world has come up.
+Every BEAT_S, each rank sends a beat to the next rank and checks whether the previous rank was heard. So a
+hanging rank (stopped, stuck in a system call or in a loop) is noticed by exactly one other rank, at the cost
+of one small message per second and rank, on any number of hosts. If the previous rank is late, the ranks
+before it might hang, too, without being noticed: so they are asked for beats as well (`sought`), and the
+silence of each is measured. If all ranks hang, the launching process notices: each rank on its host touches a
+file, and while one of these ranks lives, it will notice the other ranks' silence. The first rank makes the
+file when the world has come up.
 
 A lost rank is left out of the ring (`go_on`).
 
-Guarantee: time in which the watcher itself did not run does not count. So after the sleep of a laptop, or of
-a whole service, no rank is accused.
+Guarantee: time in which the watching rank itself did not run does not count. So after the sleep of a laptop,
+or a pause of the whole service, no rank is accused.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
     from mallob_py.runtime.world.carrier import Carrier
     from mallob_py.runtime.world.deadlines import Launcher
 
-#: most that one look may add to a silence: watchers look more often, unless they are asleep
+#: the most time that one look adds to a silence: watching ranks look more often, unless they are asleep
 _LOOK_MAX_S = 1.5
 
 
 class Watch:
-    """The duration of a rank's silence, in the watcher's own waking time."""
+    """The duration of a rank's silence, counting only time in which the watching process ran."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = math.inf if timeout_s is None else timeout_s
@@ -50,11 +51,11 @@ class Watch:
 
     @property
     def is_late(self) -> bool:
-        """Whether a beat was missing at the last look."""
+        """Return whether a beat was missing at the last look."""
         return self._silent_s > _LATE_S and self._timeout_s < math.inf
 
     def is_silent(self, now: float) -> bool:
-        """Tell whether a rank that should be heard is silent; to be asked at least once a second."""
+        """Tell whether the rank is silent for too long; must be called at least once a second."""
         if self._looked_s is not None:
             self._silent_s += min(max(0.0, now - self._looked_s), _LOOK_MAX_S)
         self._looked_s = now
@@ -62,57 +63,57 @@ class Watch:
 
 
 BEAT_S = 1.0
-#: silence from which a rank is late
+#: silence after which a rank counts as late
 _LATE_S = 2.5 * BEAT_S
 _REACH_GROWS_BY = 8
 _NO_FILE = -1
 
 
-#: patience if ranks may be silent for ever
+#: patience with a change of ranks if ranks may be silent for ever
 _PATIENCE_S = 30.0
 
 
 def patience_of(timeout_s: float | None) -> float:
-    """Return how long to wait for a new generation, if ranks may be silent for `timeout_s`."""
+    """Return how long to wait for a new generation; `timeout_s`: longest silence of a rank."""
     return _PATIENCE_S if timeout_s is None else timeout_s
 
 
 class Ring:
-    """The ranks to which a rank sends beats, and those that it watches, among the ascending members."""
+    """The ring of members as one rank sees it: to which ranks it sends beats, and which ranks it watches."""
 
     def __init__(self, rank: int, members: Sequence[int], timeout_s: float | None = None) -> None:
         self._rank = rank
         self.timeout_s = timeout_s
-        #: descriptor of the touched file; None: the file may still be made
+        #: descriptor of the file to touch; None: the file may still be made
         self._pulse: int | None = None
         self._members: tuple[int, ...] = ()
-        #: watches of previous ranks, nearest first: as many as may be silent, at least one
+        #: watched rank -> its watch, nearest rank first; more than one if the nearest ranks are late
         self._watches: dict[int, Watch] = {}
         self.next_beat_s = -math.inf
         self.go_on(members)
 
     def go_on(self, members: Sequence[int]) -> None:
-        """Go on with these members, ascending, this rank among them."""
+        """Go on with the given members, in ascending order, which include this rank."""
         self._members = tuple(members)
         place = members.index(self._rank)
         self.next_rank = members[(place + 1) % len(members)]
-        #: the other members, from the previous to the next one
+        #: the other members, from the previous rank to the next rank
         self._before = tuple(members[place - distance] for distance in range(1, len(members)))
         self._watch_so_many(sum(each in self._watches for each in self._before))
 
     def _watch_so_many(self, reach: int) -> None:
-        """Watch this many ranks, at least one; silences watched already go on."""
+        """Watch the `reach` ranks before this one, at least one; silences measured so far go on."""
         watched = self._before[: max(1, reach)]
         self._watches = {each: self._watches.get(each) or Watch(self.timeout_s) for each in watched}
 
     @property
     def watched_rank(self) -> int:
-        """The previous rank, which beats by itself; this rank if it is alone."""
+        """Return the previous rank, which sends beats without being asked; if alone, this rank."""
         return next(iter(self._watches), self._rank)
 
     @property
     def sought(self) -> set[int]:
-        """The watched ranks that must be asked for beats."""
+        """Return the watched ranks that must be asked for beats."""
         return self._watches.keys() - {self.watched_rank}
 
     def leave_out(self, rank: int) -> None:
@@ -121,7 +122,7 @@ class Ring:
             self.go_on([each for each in self._members if each != rank])
 
     def heard(self, ranks: Container[int]) -> None:
-        """Note that a message came from these ranks."""
+        """Note that a message came from each of `ranks`."""
         for rank, watch in self._watches.items():
             if rank in ranks:
                 watch.heard()
@@ -138,7 +139,7 @@ class Ring:
         return silent
 
     def _look_as_far_as_needed(self) -> None:
-        """Watch the nearest rank, further ones if it is late, many if all are: a whole host may hang."""
+        """Watch only the previous rank, but more if all watched ranks are late: a whole host may hang."""
         late = [watch.is_late for watch in self._watches.values()]
         if late and not late[0]:
             self._watch_so_many(1)
@@ -147,7 +148,7 @@ class Ring:
 
 
 def _made_pulse_file() -> int:
-    """Make the file by which a launching process on this host sees that its world has come up and lives."""
+    """Make the file that shows a launching process on this host that its world has come up and lives."""
     path = os.environ.get(EXIT_FILE_VARIABLE)
     if path is None:
         return _NO_FILE
@@ -170,59 +171,59 @@ def _found_pulse_file() -> int | None:
         return None
 
 
-#: variable with the user's name for the host of a newcomer
+#: environment variable with the user's name for the host of a newcomer
 HOST_NAME_VARIABLE = "MALLOB_PY_HOST_NAME"
 
 
 def host_name() -> str:
-    """Return this host's name for people; with Slurm, the node's."""
+    """Return this host's name for people; with Slurm, the node's name."""
     env = os.environ
     return env.get(HOST_NAME_VARIABLE) or env.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def process_here(pid: int | None = None) -> RankProcess:
-    """Return the identity of this process, or of another one on this host."""
+    """Return the identity of this process, or of process `pid` on this host."""
     own = os.getpid()
     return RankProcess(pid or own, host_name(), _namespace(), _began(str(pid or own)) or 0)
 
 
 class LocalPeers:
-    """The other ranks of this host as processes: deaths are noticed at once, and hanging ones can be ended.
+    """The processes of the other ranks on this host: deaths are noticed at once, and hanging ranks killed.
 
     A dying rank sends nothing, and MPI does not report its death. But a process's descriptor (`pidfd`)
     becomes readable at the process's end. So each rank holds such a descriptor for every other rank on its
     host, and reports a death to all ranks. Only the end of a whole host is noticed by missing beats.
 
-    The other ranks of its host kill a hanging rank: so its locks, such as a client's folder, are released,
-    and it cannot come back at a bad moment.
+    A hanging rank is killed by the other ranks of its host: so its locks, such as that of a client's folder,
+    are released, and the rank cannot come back at a bad moment.
 
     A process id may be reused, and means nothing in another namespace (containers). So a peer counts as local
-    only if the process with its id began when the peer says.
+    only if the process with its id began at the time that the peer has reported.
     """
 
     def __init__(self, rank: int, processes: Mapping[int, RankProcess], hosts: Mapping[int, int]) -> None:
         self._host, self._namespace = hosts[rank], _namespace()
         self._epoll = select.epoll()
-        #: descriptors by rank
+        #: rank -> descriptor of its process
         self._pidfds: dict[int, int] = {}
         self._rank_of: dict[int, int] = {}
-        #: ranks whose end is not noticed, for want of a descriptor
+        #: ranks whose end is noticed only by their silence, because no descriptor was free
         self._unwatched: dict[int, RankProcess] = {}
-        #: ranks that were gone when this rank started
+        #: ranks that had ended when they were added
         self._gone: list[int] = []
         for peer, process in processes.items():
             if peer != rank:
                 self.add(peer, process, hosts[peer])
 
     def add(self, peer: int, process: RankProcess, host: int) -> None:
-        """Add a rank."""
+        """Watch a rank's process, if it is on this host."""
         if host == self._host and process.namespace == self._namespace and peer not in self._pidfds:
             self._watch(peer, process)
 
     def _watch(self, peer: int, process: RankProcess) -> None:
         try:
             descriptor = _pidfd_of(process)
-        except OSError:  # for want of descriptors; then only the peer's silence shows its end
+        except OSError:  # no descriptor is free, so only the peer's silence shows its end
             self._unwatched[peer] = process
             return
         if descriptor is None:
@@ -245,7 +246,7 @@ class LocalPeers:
         return dead
 
     def is_seen(self, peer: int) -> bool:
-        """Tell whether a peer is on this host, and its end would be noticed."""
+        """Tell whether a peer's process is on this host, and is not known to have ended."""
         if (process := self._unwatched.get(peer)) is None:
             return peer in self._pidfds
         if _has_ended(process):
@@ -271,7 +272,7 @@ class LocalPeers:
         self._epoll.close()
 
 
-#: states of ended processes in /proc/PID/stat, and the field of a process's begin, counted from the state
+#: in /proc/PID/stat: states of ended processes; position of the time of start, counted from the state
 _ENDED, _BEGAN = "ZX", 19
 
 
@@ -298,13 +299,13 @@ def _pidfd_of(process: RankProcess) -> int | None:
 
 
 def _began(process: str) -> int | None:
-    """Return when a process began; None: it is gone. Raises OSError if that is unknown now."""
+    """Return the time when a process began; None: it has ended. Raises OSError if that is unknown now."""
     fields = _stat_of(process)
     return int(fields[_BEGAN]) if fields else None
 
 
 def _has_ended(process: RankProcess) -> bool:
-    """Tell whether a process is gone or a zombie; false if that is unknown now."""
+    """Tell whether a process has ended, even if it is not reaped; return False if that is unknown now."""
     try:
         fields = _stat_of(str(process.pid))
     except OSError:
@@ -313,9 +314,9 @@ def _has_ended(process: RankProcess) -> bool:
 
 
 def _stat_of(process: str) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; []: it is gone. Raises OSError."""
+    """Return the fields of /proc/PID/stat from the state on; []: the process has ended. Raises OSError."""
     try:
-        # Without a buffer, since each rank of a host reads this of all others as it starts.
+        # Without a buffer, since each rank reads the files of all other ranks of its host at its start.
         with open(f"/proc/{process}/stat", "rb", buffering=0) as stat:
             return stat.read().decode("ascii", "replace").rsplit(")", 1)[1].split()
     except (FileNotFoundError, ProcessLookupError, IndexError):
@@ -323,9 +324,9 @@ def _stat_of(process: str) -> list[str]:
 
 
 class Lookout:
-    """One rank's lookout for other ranks: silence, ended processes, the launcher.
+    """One rank's watch over others: their silence, their ended processes, and the end of the launcher.
 
-    `send` sends a message to another rank.
+    `send(rank, beat)` sends a beat to another rank.
     """
 
     def __init__(
@@ -338,15 +339,15 @@ class Lookout:
         self._launcher: Launcher | None = None
 
     def end_with(self, launcher: Launcher) -> None:
-        """Have `beat` raise LauncherGone when this launcher has ended."""
+        """Have `beat` raise LauncherGone when `launcher` has ended."""
         self._launcher = launcher
 
     def is_seen(self, rank: int) -> bool:
-        """Tell whether a rank's process is known to exist, which is never known of other hosts."""
+        """Tell whether a rank's process is known to live; of ranks on other hosts, that is never known."""
         return self._peers is not None and self._peers.is_seen(rank)
 
     def beat(self, now: float, *, is_asked_to_end: bool) -> Iterator[int]:
-        """Send a beat; yield the silent ranks. Raises LauncherGone."""
+        """Send beats; yield the ranks that are silent for too long. Raises LauncherGone."""
         if self._launcher is not None and not is_asked_to_end:
             self._launcher.check()
         ring = self.ring
@@ -359,13 +360,13 @@ class Lookout:
         yield from silent
 
     def take_dead(self) -> Sequence[int]:
-        """Return the ranks of this host whose processes have ended."""
+        """Return the ranks of this host whose processes have ended since the last call."""
         return self._peers.take_dead() if self._peers is not None else ()
 
     # --- changes -----------------------------------------------------------------------------
 
     def expect(self, it: Expect) -> None:
-        """Expect a further rank."""
+        """Expect messages from a newcomer, and watch its process."""
         self._transport.welcome(it.rank, it.host)
         if self._peers is not None:
             self._peers.add(it.rank, it.process, it.host)
@@ -374,7 +375,7 @@ class Lookout:
         self.ring.go_on(members)
 
     def bury(self, rank: int) -> None:
-        """Send nothing more to a rank, and end its process if it lives and hangs."""
+        """Stop sending to a lost rank, and kill its process if it is on this host."""
         self._transport.give_up_on(rank)
         self.ring.leave_out(rank)
         if self._peers is not None:

@@ -1,21 +1,21 @@
-"""Forked worlds: all ranks of a world on this machine are forks of one process, which imports for them.
+"""Forked worlds: all ranks of a world on this host are forks of one process, which imports modules for them.
 
-With mpiexec each rank is a program of its own, which starts an interpreter, imports, and loads the MPI
-library. Here one process imports for all ranks, which are its forks; if all run one application, a second
-process imports that application meanwhile for all their fork servers (`ForkedServers`). This process is also
-the process manager that MPICH asks for the other ranks' addresses. Open MPI asks for more, so its worlds are
-started by mpiexec (`launch.py`).
+With mpiexec each rank is a program of its own, which starts an interpreter, imports modules, and loads the
+MPI library. Here one process imports the modules for all ranks, which are its forks; if all ranks run one
+application, a second process meanwhile imports that application for all their fork servers (`ForkedServers`).
+The first process is also the process manager that MPICH asks for the other ranks' addresses. Open MPI asks
+for more, so its worlds are started by mpiexec (`launch.py`).
 
 The process manager (`PmiServer`, pure: bytes in, bytes out) speaks PMI-1, as mpiexec does on the descriptor
-that it leaves each rank (`PMI_FD`): lines of `key=value` words, every question answered by one line, barriers
-by one line to all. The protocol is that of MPICH's `src/pmi/src/pmi_v1.c`, which hydra, Slurm and others have
-served unchanged for twenty years. Only the questions of a world of fixed size on one host are served; others
-(spawning ranks) are declined.
+that each rank gets (`PMI_FD`): lines of `key=value` words; every question is answered by one line, a barrier
+by one line to all ranks. The protocol is that of MPICH's `src/pmi/src/pmi_v1.c`, which hydra, Slurm and
+others have served unchanged for twenty years. Only the questions of a world of fixed size on one host are
+answered; other requests (spawning ranks) are declined.
 
-Guarantees, as in `launch.launch_world`: signals are passed on to the ranks; a second Ctrl-C, or ranks that
-are not gone after STOP_GRACE_S, end all by force; a rank that crashes ends the others, unless they must
-survive it and all were at work (`guard.may_be_lost`); when this process is gone the kernel asks the ranks to
-end; nothing of the world outlives the caller's `nothing_left`.
+Guarantees, as in `launch.launch_world`: stop signals are passed on to the ranks; after a second Ctrl-C, or if
+ranks have not ended after STOP_GRACE_S, all ranks are killed; a rank that crashes ends the others, unless
+they must survive and all had come up (`guard.may_be_lost`); when this process ends, the kernel orders the
+ranks to end; no process of the world outlives the caller's `nothing_left`.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ if TYPE_CHECKING:
     from mallob_py.runtime.world.exit_file import ExitFile
     from mallob_py.runtime.world.session_folder import PrivateFolder
 
-#: limits reported to ranks, as by hydra
+#: limits that ranks are told, the same as hydra's
 _KEY_LENGTH_MAX = 64
 _VALUE_LENGTH_MAX = 1024
 
 
 def pmi_environment(rank: int, ranks: int, descriptor: int) -> dict[str, str]:
-    """Return the environment that a rank needs to initialise MPI."""
+    """Return the environment variables that a rank needs to initialise MPI."""
     return {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks), "PMI_FD": str(descriptor)}
 
 
 class PmiServer:
-    """Serves all ranks of one world.
+    """The process manager of one world.
 
-    Its `name` must be unique on this host for ever: MPICH names shared memory after it, and would take the
-    remains of a killed world for its own.
+    The world's `name` must never be used twice on this host: MPICH names shared memory after the world, and
+    would mistake the remains of a killed world for its own.
     """
 
     def __init__(self, ranks: int, name: str) -> None:
@@ -81,13 +81,13 @@ class PmiServer:
         self._values = {"PMI_process_mapping": f"(vector,(0,1,{ranks}))"}
         self._partial = [b""] * ranks
         self._at_barrier: set[int] = set()
-        #: ranks that have left MPI in order
+        #: ranks that have called MPI_Finalize
         self.finalized: set[int] = set()
-        #: whether a rank wants all to end
+        #: whether a rank has ordered all ranks to end
         self.is_aborted = False
 
     def receive(self, rank: int, data: bytes) -> list[tuple[int, bytes]]:
-        """Take in a rank's data; return answers by rank."""
+        """Take in a rank's data; return (rank, answer) for each answer."""
         *lines, self._partial[rank] = (self._partial[rank] + data).split(b"\n")
         return [answer for line in lines for answer in self._answers(rank, line.decode("ascii", "replace"))]
 
@@ -131,7 +131,7 @@ class PmiServer:
                 return f"{command}_result rc=-1 msg=not_supported"
 
 
-#: time for ranks to end after they were asked to
+#: how long ranks may take to end after a stop signal
 STOP_GRACE_S = 30.0
 _LOOK_MAX_S = 60.0
 #: bytes of MPICH's shared file, per rank
@@ -140,21 +140,22 @@ _RECEIVE_BYTES = 1 << 16
 
 
 def library_allows_forks() -> bool:
-    """Load the MPI library, and tell whether it suits forks. Raises LaunchError."""
+    """Load the MPI library, and tell whether forked ranks can use it. Raises LaunchError."""
     return load_mpi().startswith("MPICH Version")
 
 
 class ForkedServers:
-    """The fork servers of all future ranks, forked by one process that begins to import at once.
+    """The fork servers of all future ranks, forked by one process, which begins to import modules at once.
 
-    The caller must have a single thread. Without `open`, no server is made.
+    The caller must have a single thread. `open` makes the servers.
     """
 
     def __init__(self, preload: Sequence[str]) -> None:
-        # Late, since it imports much; before the fork, since the ranks need nearly all of it, too.
+        # Late, since this imports much; before the fork, since the ranks need nearly all of these modules,
+        # too.
         from mallob_py.runtime.workers.fork_server import import_for_servers
 
-        #: control sockets of the servers, by rank
+        #: control sockets of the servers, in the order of their ranks
         self.controls: list[socket.socket] = []
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
@@ -164,7 +165,7 @@ class ForkedServers:
                 import_for_servers(theirs, preload, parent)
 
     def open(self, ranks: int) -> None:
-        """Make this many servers. Raises OSError, as for want of descriptors, and LaunchError."""
+        """Make `ranks` servers. Raises OSError, for example if descriptors are short, and LaunchError."""
         for _ in range(ranks):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self.controls.append(ours)
@@ -176,17 +177,17 @@ class ForkedServers:
         self._orders.close()
 
     def close(self) -> None:
-        """Close; unused servers end by themselves."""
+        """Close the control sockets; servers that no rank uses end by themselves."""
         for each in (self._orders, *self.controls):
             each.close()
 
 
 class ForkedWorld:
-    """Ranks that run `be_rank(control)`, whose value is their exit code.
+    """A world of forked ranks. Each rank runs `be_rank(control)`, which returns its exit code.
 
-    `servers`: servers for the ranks instead of their own; `control` is the socket of a rank's server, or
-    None. `env`: the ranks' environment (None: ours). `title`: shown by `ps` before the rank's number. The
-    caller must have a single thread, and be inside `nothing_left`.
+    `servers`: the ranks' fork servers; None: each rank forks its own. `control`: the control socket of the
+    rank's server, or None. `env`: the ranks' environment (None: this process's). `title`: shown by `ps`
+    before the rank's number. The caller must have a single thread, and be inside `nothing_left`.
     """
 
     def __init__(
@@ -208,24 +209,24 @@ class ForkedWorld:
         self._pmi = PmiServer(self._ranks, world_of_forks(session_of(self._folder)))
         pairs = [socket.socketpair() for _ in range(self._ranks)]
         self._sockets = [ours for ours, _ in pairs]
-        #: links by rank, through which the rank calls `guard.may_be_lost`
+        #: in the order of the ranks: pipes with the ranks' reports (`guard.may_be_lost`)
         self._links: list[int] = []
-        #: live ranks' processes
+        #: live rank -> its process id
         self._pids: dict[int, int] = {}
         self._statuses: dict[int, int] = {}
         self._said = [b""] * ranks
-        #: time when the ranks' grace is over
+        #: time when ranks that have not ended are killed
         self._deadline_s = math.inf
         self._told_to_stop = False
-        #: whether all further deaths are our kills
+        #: whether this process has killed all ranks, so that further deaths are no crashes
         self._ends_by_force = False
-        #: exit codes of ranks that ended unasked, in order
+        #: exit codes of ranks that crashed without an order to end, in order
         self._crashes: list[int] = []
         self._was_silent = False
-        sys.stdout.flush()  # otherwise each rank would print it, too
+        sys.stdout.flush()  # otherwise each rank would print the buffer, too
         gc.freeze()  # otherwise collections in the ranks would copy shared memory
         parent = os.getpid()
-        with signals_held_back():  # ranks take signals once they have their own handlers
+        with signals_held_back():  # ranks unblock signals once they have their own handlers
             for rank in range(self._ranks):
                 reader, writer = os.pipe()
                 pid = os.fork()
@@ -251,7 +252,7 @@ class ForkedWorld:
         self._pidfds = {os.pidfd_open(pid): rank for rank, pid in self._pids.items()}
 
     def wait(self, exit_file: ExitFile | None = None) -> WorldEnd:
-        """Wait for the end of all ranks. With `exit_file`, ranks that are silent for too long are ended."""
+        """Wait for the end of all ranks. With `exit_file`, end ranks that are silent for too long."""
         listening = {each.fileno(): rank for rank, each in enumerate(self._sockets)}
         look_s = _LOOK_MAX_S if exit_file is None else exit_file.look_s
         while self._pids:
@@ -263,7 +264,7 @@ class ForkedWorld:
                 self._signal_all(signal.SIGINT if self._stops.first == signal.SIGINT else signal.SIGTERM)
             if self._stops.insisted or time.monotonic() > self._deadline_s or self._pmi.is_aborted:
                 self._signal_all(signal.SIGKILL)
-            bury_orphans(self._pids.values())  # left by lost ranks
+            bury_orphans(self._pids.values())  # orphans of lost ranks
             timeout_s = min(look_s, self._deadline_s - time.monotonic())
             for descriptor in self._stops.wait(timeout_s, *listening, *self._pidfds):
                 if descriptor in self._pidfds:
@@ -278,9 +279,9 @@ class ForkedWorld:
         sound = [status for status in self._statuses.values() if status >= 0 and status != guard.CRASHED]
         status = self._statuses[0]
         if self._rank_loss is RankLoss.SURVIVE:
-            # The last speaker says how all ended, the other ranks end with 0.
+            # The rank that was the speaker at the end has the world's exit code, the other ranks have 0.
             status = max(sound, default=status)
-        # Ranks that were killed, from outside or after another rank's crash, do not count.
+        # If possible, the exit code of a rank that crashed by itself, not of a rank that was killed.
         status_of_crash = next(
             (each for each in self._crashes if each != -signal.SIGKILL), next(iter(self._crashes), status)
         )
@@ -303,12 +304,12 @@ class ForkedWorld:
             self._signal_all(signal.SIGTERM)
 
     def _serve(self, rank: int) -> bool:
-        """Answer a rank's question; return False if the rank asks no more."""
+        """Answer a rank's question; return False if the rank will ask no more."""
         try:
             data = self._sockets[rank].recv(_RECEIVE_BYTES)
             for asker, answer in self._pmi.receive(rank, data):
                 self._sockets[asker].sendall(answer)
-        except OSError:  # the rank has died meanwhile, and will be reaped
+        except OSError:  # the rank has ended meanwhile, and will be reaped
             return False
         return bool(data)
 
@@ -324,16 +325,17 @@ class ForkedWorld:
         if self._statuses[rank] < 0 or self._statuses[rank] == guard.CRASHED:
             if not self._told_to_stop and not self._ends_by_force:
                 self._crashes.append(self._statuses[rank])
-            # If all other ranks work, this rank has done its part of the start, even if it did not report so.
+            # If all other ranks have come up, this rank has done its part of the start, even without a
+            # report.
             if self._rank_loss is RankLoss.SURVIVE and self._pids and (said or self._others_are_at_work()):
                 tell(guard.epitaph(rank, pid, self._statuses[rank]))
                 return
             self._end_by_force(rank, pid)
-        else:  # all ranks end now with their own messages, unless a caller waits
+        else:  # all ranks end now with their own messages; a rank that waits is killed later
             self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_GRACE_S)
 
     def _said_by(self, rank: int) -> bytes:
-        """Return a rank's reports to `guard` so far."""
+        """Return the reports of a rank's `guard` functions so far."""
         with contextlib.suppress(BlockingIOError):
             self._said[rank] += os.read(self._links[rank], 2)
         return self._said[rank]
@@ -342,7 +344,7 @@ class ForkedWorld:
         return all([self._said_by(rank) for rank in self._pids])
 
     def _end_by_force(self, rank: int, pid: int) -> None:
-        """End the other ranks if one has died, for which they would wait; report why."""
+        """Report the death of a rank, and kill the other ranks, which would wait for it."""
         if self._statuses[rank] < 0 and not self._told_to_stop and not self._ends_by_force:
             consequence = "this ends the others" if self._pids else "none is left"
             tell(guard.epitaph(rank, pid, self._statuses[rank], consequence))
@@ -356,7 +358,7 @@ class ForkedWorld:
 
 
 def _open_folder(ranks: int) -> PrivateFolder:
-    """Make the folder of `ranks` future ranks. Raises LaunchError, also where MPI would fail unclearly."""
+    """Make the folder of `ranks` future ranks. Raises LaunchError, also if MPI would fail with no message."""
     if (problem := descriptor_shortage(1, 1, raise_descriptor_limit())) is not None:
         raise LaunchError(problem)
     if shared_folder() != SHARED_MEMORY:
@@ -379,7 +381,7 @@ def _become_rank(
     env: Mapping[str, str] | None,
 ) -> None:
     die_with(parent_pid, signal.SIGTERM)
-    os.setsid()  # Ctrl-C in a terminal is for the original process
+    os.setsid()  # Ctrl-C in a terminal must reach only the process that forked the ranks
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if rank > 0 or not keep_input:
         use_no_input()

@@ -1,14 +1,15 @@
-"""A rank's guard: its parent process, so that MPICH's mpiexec does not end the other ranks if it dies.
+"""A rank's guard: its parent process, so that MPICH's mpiexec does not end the other ranks if the rank dies.
 
-Mpiexec (hydra) takes a process as dead when its connection to the process manager (`PMI_FD`) closes, and then
-kills all others. So a rank started by hydra forks: the child goes on as the rank, the parent keeps the
-connection and becomes another program (`guard_process.py`), which waits. When the rank dies, the guard leaves
-the process manager in its name, reports how it died and ends with code 0. Ranks of other launchers need no
-guard, as these can be told to spare the others (Slurm, Open MPI with ULFM), or are our own
-(`forked_world.py`).
+When a process's connection to the process manager (`PMI_FD`) closes, mpiexec (hydra) takes the process for
+dead and kills all others. So a rank started by hydra forks: the child goes on as the rank, and the parent
+keeps the connection and becomes another program (`guard_process.py`), which waits. When the rank dies, the
+guard leaves the process manager for the rank, reports how it died and ends with code 0. Ranks of other
+launchers need no guard: these launchers can be told to spare the other ranks (Slurm, Open MPI with ULFM), or
+are our own (`forked_world.py`).
 
-Guarantees: stop signals are passed on; the rank does not outlive its guard, nor the guard the process that
-started it; a rank that dies before it called `may_be_lost` ends all others, which would wait for it for ever.
+Guarantees: stop signals are passed on; the rank does not outlive its guard, and the guard does not outlive
+the process that started it; a rank that dies before it has called `may_be_lost` ends all other ranks, which
+would wait for it for ever.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ __all__ = [
 
 #: this rank's end of a pipe to its guard
 _link: int | None = None
-#: whether the parent leaves the process manager in this rank's name
+#: whether the parent leaves the process manager for this rank
 _takes_leave = False
 #: the process that reads the link's other end
 _parent = 0
 
 
 def is_needed(env: Mapping[str, str]) -> bool:
-    """Tell whether this is a rank started by MPICH's mpiexec."""
-    # On other hosts than mpiexec's own, only PMI_HOSTNAME is set; no other launcher sets either of the two.
+    """Tell whether this process is a rank started by MPICH's mpiexec."""
+    # On hosts other than mpiexec's, only PMI_HOSTNAME is set; other launchers set neither of these variables.
     return "PMI_FD" in env and ("HYDI_CONTROL_FD" in env or "PMI_HOSTNAME" in env)
 
 
 def stand_guard() -> None:
-    """Fork a guard; return in the child, as the rank. The caller has one thread and no children."""
+    """Make this process the guard, and return in a fork, the rank. The caller has one thread, no children."""
     reader, writer = os.pipe()
     parent, guard = os.getppid(), os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
@@ -64,7 +65,7 @@ def stand_guard() -> None:
         return
     os.close(writer)
     os.set_inheritable(reader, True)
-    # Blocked signals and the death signal stay across exec.
+    # Blocked signals, and the signal at the parent's end, stay across exec.
     die_with(parent, signal.SIGKILL)
     place = str(Path(mallob_py.__file__).parents[1])
     program = [*bare_python(), guard_process.__file__, place, str(rank), str(reader)]
@@ -72,20 +73,20 @@ def stand_guard() -> None:
 
 
 def report_to(link: int) -> None:
-    """Be a rank whose parent reads its reports at the other end of `link`."""
+    """Send this rank's reports to `link`, a pipe that the parent reads."""
     global _link, _parent
     _link, _parent = link, os.getppid()
 
 
 def needs_no_farewell() -> bool:
-    """Tell whether this rank can end without MPI_Finalize: its parent leaves for it, or has gone itself."""
+    """Tell whether this rank can end without MPI_Finalize: its parent leaves MPI for it, or has ended."""
     return _takes_leave or (_link is not None and os.getppid() != _parent)
 
 
 def is_fork(env: Mapping[str, str]) -> bool:
-    """Tell whether this is a rank of a forked world, a child of the process that started all.
+    """Tell whether this process is a rank of a forked world, a child of the process that started all ranks.
 
-    That process spares the others if this rank dies.
+    That process spares the other ranks if this rank dies.
     """
     return _link is not None and not is_needed(env)
 
@@ -94,18 +95,18 @@ MAY_BE_LOST, LEAVES = b"!", b"L"
 
 
 def may_be_lost() -> None:
-    """Report that the others can go on without this rank from now on."""
+    """Report that the other ranks can go on without this rank from now on."""
     global _takes_leave
     _takes_leave = _say(MAY_BE_LOST)
 
 
 def leaves() -> None:
-    """Report that this rank is about to end by order, known to the others; after `may_be_lost`."""
+    """Report, after `may_be_lost`, that this rank ends now by order; the other ranks know that."""
     _say(LEAVES)
 
 
 def _say(word: bytes) -> bool:
-    """Report to the parent; return whether there is one."""
+    """Report to the parent; return whether a parent reads reports."""
     if _link is not None:
         with contextlib.suppress(OSError):
             return os.write(_link, word) > 0

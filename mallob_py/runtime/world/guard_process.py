@@ -1,7 +1,7 @@
-"""The program of a rank's guard (`guard.py`): waits for the rank, and leaves in its name if it dies.
+"""The program of a rank's guard (`guard.py`): waits for the rank, and leaves MPI for the rank if it dies.
 
-Each rank has a guard all its life. So the guard runs in an interpreter of its own that imports almost
-nothing, not even `site`: 4 MB, while a fork of the rank grew to 10 MB.
+Each rank has a guard as long as it runs. To save memory, the guard runs in an interpreter of its own that
+imports almost nothing, not even `site`: 4 MB, while a fork of the rank grew to 10 MB.
 
     guard_process.py PLACE RANK_PID LINK        PLACE: where mallob_py is imported from
 """
@@ -13,24 +13,24 @@ import select
 import signal
 import sys
 
-TYPE_CHECKING = False  # importing typing and contextlib would be a fifth of the memory
+TYPE_CHECKING = False  # importing typing and contextlib would take a fifth more memory
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-#: signals passed on to the rank; mpiexec sends the last two to ranks after deaths of others
+#: signals passed on to the rank; mpiexec sends the last two to ranks when other ranks die
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-#: exit code of a rank that could not go on, different from all answers
+#: exit code of a rank that could not go on, different from all exit codes of answers
 CRASHED = os.EX_SOFTWARE
-#: signals that demand the end
+#: signals that order the rank to end
 _STOP = (signal.SIGINT, signal.SIGTERM)
 _ANSWER_TIMEOUT_MS = 1000
-#: time for a rank to end after it was asked to; other ranks have given it up long before
+#: how long a rank may take to end after a stop signal; other ranks have given it up long before
 STOP_GRACE_S = 30
 
 
 def epitaph(rank: int, pid: int, code: int, consequence: str = "the others go on") -> str:
-    """Return a line for people on the death of a rank and the consequence."""
+    """Return a line for people: how a rank died, and the consequence."""
     if code == -signal.SIGALRM:  # deadlines.py
         how = "has waited too long inside MPI for other ranks, and was ended by SIGALRM"
     elif code == -signal.SIGBUS:  # mapped memory for which there is no room
@@ -41,10 +41,10 @@ def epitaph(rank: int, pid: int, code: int, consequence: str = "the others go on
 
 
 def guard(rank: int, link: int, grace_s: float = STOP_GRACE_S) -> NoReturn:
-    """Wait for the process `rank`, which writes to the other end of the pipe `link`, and end accordingly.
+    """Wait for the rank's process `rank`, then end as it did, or in its name if it had written to `link`.
 
-    The caller must block the signals to pass on. A rank that does not end within `grace_s` after a stop
-    signal is killed: it hangs, and mpiexec would wait for it.
+    `link`: a pipe from the rank. The caller must block the signals in `PASSED_ON`. A rank that does not end
+    within `grace_s` after a stop signal is killed: it hangs, and mpiexec would wait for it.
     """
     from mallob_py.runtime.notices import tell, with_time_stamps
 
@@ -62,14 +62,14 @@ def guard(rank: int, link: int, grace_s: float = STOP_GRACE_S) -> NoReturn:
         signal.signal(number, pass_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     code = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
-    # The rank is dead, and so is its end of the pipe: reading does not wait.
+    # The rank has ended, so its end of the pipe is closed: reading does not wait.
     if os.read(link, 1):
         if code < 0 or code == CRASHED:
             tell(epitaph(int(os.environ["PMI_RANK"]), rank, code))
         _take_leave(int(os.environ["PMI_FD"]))
         os._exit(0)
     if code < 0:
-        # End as the rank did: mpiexec does what it always does.
+        # End by the rank's signal, so that mpiexec does what it always does.
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -77,7 +77,7 @@ def guard(rank: int, link: int, grace_s: float = STOP_GRACE_S) -> NoReturn:
 
 
 def _take_leave(link: int) -> None:
-    """Leave the process manager, unless the rank has done so."""
+    """Leave the process manager for the rank, unless the rank has done so."""
     try:
         os.write(link, b"cmd=finalize\n")
         poll = select.poll()

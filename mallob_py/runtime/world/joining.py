@@ -1,4 +1,4 @@
-"""A newcomer's hands (`protocol/joining.py`): its links, its clock, and the end of its process."""
+"""How a newcomer acts (`protocol/joining.py` decides): its links, its clock, the end of its process."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _INVITATION_BYTES_MAX = 1 << 20
 
 
 class Invitation(msgspec.Struct, frozen=True):
-    """The invitation with which a newcomer is started. `pes`: its capacity, unless its options say so.
+    """The invitation with which a newcomer is started. `pes`: its capacity, unless its options give one.
 
-    `session`: name by which it finds its host's folder (`session_folder_here`). `start_s`: the system's
-    start, by the clocks of now.
+    `session`: name by which the newcomer finds its host's folder (`session_folder_here`). `start_s`: the
+    system's start, in seconds since 1970, by the inviting rank's clocks of now.
     """
 
     address: int
@@ -51,7 +51,7 @@ def is_invited(env: Mapping[str, str]) -> bool:
 
 
 def read_invitation() -> Invitation:
-    """Return the invitation. Raises JoinError."""
+    """Read this process's invitation from standard input. Raises JoinError."""
     data = sys.stdin.buffer.read(_INVITATION_BYTES_MAX)
     try:
         return msgspec.msgpack.decode(data, type=Invitation)
@@ -60,7 +60,7 @@ def read_invitation() -> Invitation:
 
 
 def join(invitation: Invitation, pes: int | None, patience_s: float) -> tuple[Carrier, Newcomer]:
-    """Become a member; blocks until then. `patience_s` as for all members. Raises JoinError."""
+    """Become a member, and return then. `patience_s` is as for all members. Raises JoinError."""
     links = Links(invitation.address)
     try:
         folder, host = _folder_of(invitation)
@@ -79,13 +79,13 @@ def _folder_of(invitation: Invitation) -> tuple[PrivateFolder, int]:
     """Return the folder of this host, and the host's number. Raises OSError."""
     host = invitation.host
     assert host.place is not None
-    with contextlib.suppress(OSError):  # another host
+    with contextlib.suppress(OSError):  # the inviting rank is on another host
         return PrivateFolder.join(Path(host.place.path).parent), host.host
     return session_folder_here(invitation.session, invitation.address)
 
 
 def _play(newcomer: Newcomer, links: Links, carrier: Carrier) -> None:
-    """Run the newcomer until it is a member. Messages for the member go back to the links."""
+    """Run the newcomer until it is a member; put back messages that the member must handle."""
     waiting: list[Arrival] = []
     _do_all(newcomer, links, carrier)
     while newcomer.generation is None:
@@ -108,7 +108,7 @@ def _play(newcomer: Newcomer, links: Links, carrier: Carrier) -> None:
 
 
 def _do_all(newcomer: Newcomer, links: Links, carrier: Carrier) -> bool:
-    """Execute the newcomer's effects; return whether its last message is for the member. Raises JoinError."""
+    """Execute all effects; return whether the member must handle the last message. Raises JoinError."""
     is_kept = False
     while newcomer.effects:
         match newcomer.effects.popleft():

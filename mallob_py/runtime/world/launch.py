@@ -1,22 +1,22 @@
-"""Launching: starting a local MPI world from an ordinary process, standing in for it, and restarting it.
+"""Launching: starting a local MPI world from an ordinary process, acting for the world, and restarting it.
 
-The caller of `launch_world` behaves as the world does: it returns rank 0's exit code (`mpi.leave`), and
-signals to it stop the world. Details:
+A process that calls `launch_world` acts for the world: the call returns rank 0's exit code (`mpi.leave`), and
+stop signals to the process stop the world. Details:
 
-- mpiexec runs in a session of its own, so that Ctrl-C in a terminal reaches this process only. It is passed
-  on as a signal that mpiexec forwards to the ranks instead of killing them: SIGTERM for MPICH and Intel
-  (hydra), SIGUSR1 for Open MPI. Ranks listen to `mpi.stop_signals`. A second Ctrl-C, or ranks that are not
-  gone after STOP_GRACE_S, end all by force.
+- mpiexec runs in a session of its own, so that Ctrl-C in a terminal reaches this process only. This process
+  passes the signal on as one that mpiexec forwards to the ranks instead of killing them: SIGTERM for MPICH
+  and Intel (hydra), SIGUSR1 for Open MPI. Ranks listen to `mpi.stop_signals`. After a second Ctrl-C, or if
+  ranks have not ended after STOP_GRACE_S, all ranks are killed.
 - If this process dies, the kernel sends mpiexec the same signal.
 - All processes of a world that outlive mpiexec become children of this process, and are killed: so after a
   crash no old process still holds a lock or writes.
-- Exit codes travel in a file (see mpi.py). stdin is empty unless rank 0 must have it: mpiexec would swallow
-  it. stdout and stderr of all ranks are ours.
+- Exit codes travel in a file (see exit_file.py). Ranks get an empty stdin unless rank 0 needs this process's:
+  mpiexec would read it all. All ranks share this process's stdout and stderr.
 
-`supervise` restarts a world that has crashed or hung: if the death of a rank is not survived, or all have
-died; the service's journal makes that a pause of some seconds. Hanging ranks are noticed by each other
-(`failure_detector.py`). A world that was stopped, that says how it ended, or that never came up is not
-restarted: the next one would fare no better.
+`supervise` restarts a world that has crashed or hung, because all ranks are lost, or one if its loss is not
+survived; thanks to the service's journal, that is a pause of some seconds. Ranks notice when another rank
+hangs (`failure_detector.py`). A world that was stopped, that reported its exit code, or that never came up is
+not restarted: the next world would fare no better.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ __all__ = [
     "run_world",
 ]
 
-#: time for ranks to end after they were asked to
+#: how long ranks may take to end after a stop signal
 STOP_GRACE_S = 30.0
 _FORCE_GRACE_S = 3.0
 _VERSION_TIMEOUT_S = 20.0
 
 
 class Flavour(enum.Enum):
-    """Families of mpiexec, with different flags and signals."""
+    """The families of mpiexec, which differ in flags and signals."""
 
     HYDRA = "MPICH"
     OPEN_MPI = "Open MPI"
@@ -89,19 +89,19 @@ class Launcher:
         return [self.path, "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
 
     def environment(self) -> dict[str, str]:
-        """Return the environment for ranks and launcher, beyond the inherited one."""
+        """Return the environment variables that ranks and launcher need besides the inherited ones."""
         if self.flavour is Flavour.OPEN_MPI and os.geteuid() == 0:
             return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return {}
 
     @property
     def stop_signal(self) -> signal.Signals:
-        """The signal that mpiexec forwards to its ranks without harming them."""
+        """Return the signal that mpiexec forwards to its ranks without killing them."""
         return signal.SIGTERM if self.flavour is Flavour.HYDRA else signal.SIGUSR1
 
 
 def find_launcher() -> Launcher:
-    """Return the mpiexec beside our Python if there is one (it fits the MPI wheel there), else PATH's."""
+    """Return the mpiexec beside our Python, which fits an MPI wheel there; if there is none, PATH's."""
     beside = str(Path(sys.executable).parent)
     path = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec") or shutil.which("mpirun")
     if path is None:
@@ -127,9 +127,9 @@ def find_launcher() -> Launcher:
 def launch_world(ranks: int, argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     """Run `python argv...` on `ranks` ranks of this machine and return rank 0's exit code.
 
-    `env` is the ranks' environment (default: ours). Must be called from the main thread. A world that was
-    stopped before it could answer gives 128 + the signal's number, as in a shell; one that crashed gives
-    mpiexec's code.
+    `env`: the ranks' environment (default: this process's). Must be called from the main thread. For a world
+    that was stopped before it could answer, returns 128 + the signal's number, as a shell does; for a world
+    that crashed, mpiexec's exit code.
     """
     with StopRequests() as stops:
         return run_world(ranks, argv, os.environ if env is None else env, stops).exit_code
@@ -144,10 +144,10 @@ def run_world(
     *,
     keep_input: bool = False,
 ) -> WorldEnd:
-    """Run a world to its end; nothing of it is alive afterwards. A single rank needs no mpiexec.
+    """Run a world to its end; no process of it is left afterwards. A single rank needs no mpiexec.
 
-    The world is ended by force if rank 0, once at work, is silent for one and a half times `rank_timeout_s`:
-    the ranks, which know more, may react first.
+    The world is killed if rank 0, once it has come up, is silent for one and a half times `rank_timeout_s`:
+    so the ranks, which know more, may react first.
     """
     if ranks > 1:
         launcher = find_launcher()
@@ -165,7 +165,7 @@ def run_world(
 
 
 def with_exit_file(run: Callable[[ExitFile], WorldEnd], rank_timeout_s: float | None) -> WorldEnd:
-    """Run a world whose ranks report their end by a file; nothing of it is alive afterwards."""
+    """Run a world whose ranks report their end in a file; no process of it is left afterwards."""
     with _own_folder() as folder:
         exit_file = ExitFile(folder, rank_timeout_s)
         kills = oom_kills()
@@ -232,14 +232,14 @@ class _World:
         return process.returncode
 
     def _end_by_force(self) -> None:
-        # mpiexec's helpers notice its end and kill the ranks; other processes soon become orphans.
+        # mpiexec's helpers notice mpiexec's end and kill the ranks; remaining processes soon become orphans.
         self._process.kill()
         self._process.wait(_FORCE_GRACE_S)
 
 
 @contextlib.contextmanager
 def _own_folder() -> Iterator[Path]:
-    """Make a folder for the ranks' reports. Raises LaunchError."""
+    """Context manager with a folder for the ranks' reports. Raises LaunchError."""
     try:
         folder = temporary_folder()
     except OSError as error:
@@ -251,13 +251,13 @@ def _own_folder() -> Iterator[Path]:
 
 
 def _die_with_parent(death_signal: signal.Signals) -> Callable[[], None]:
-    """Return what the child runs before mpiexec: have the kernel signal it when this process is gone."""
+    """Return a function for a forked child: the kernel signals the child when this process ends."""
     parent = os.getpid()
     return lambda: die_with(parent, death_signal)
 
 
 RESTART_WINDOW_S = 600.0
-#: first delay, which doubles, and longest delay
+#: first delay before a restart, which doubles at each restart, and longest delay
 _BACKOFF_S = (1.0, 30.0)
 
 
@@ -267,10 +267,10 @@ def supervise(
     restarts_max: int,
     ranks_again: Callable[[int], int] = lambda ranks: ranks,
 ) -> int:
-    """Run a world of `ranks` ranks by `run`, again after each crash; return the last exit code.
+    """Run a world of `ranks` ranks by `run`, and again after each crash; return the last exit code.
 
-    `run` is given the number of ranks and their environment. `ranks_again(before)`: number of ranks of a
-    restart.
+    `run(ranks, environment, stops)` runs one world. `ranks_again(ranks)` returns the number of ranks for a
+    restart, given the number before.
     """
     environment = dict(os.environ)
     limit = RestartLimit(restarts_max, RESTART_WINDOW_S, _BACKOFF_S)

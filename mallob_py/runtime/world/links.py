@@ -1,26 +1,27 @@
-"""Connections to ranks that MPI cannot reach, or should not: stream sockets, never blocking.
+"""Links: stream sockets, never blocking, to ranks that MPI cannot or should not reach.
 
-They reach ranks that joined later, which are not in MPI's world, and, if the loss of a rank must be survived,
-ranks of other hosts (`transport.py` has the reason).
+Links reach ranks that joined later, which are not in MPI's world, and, if the loss of a rank must be
+survived, ranks of other hosts (`transport.py` has the reason).
 
-Why not MPI: its processes can connect afterwards (`MPI_Comm_accept`), but each pair would have to do so
+Why not MPI: its processes can connect later (`MPI_Comm_accept`), but each pair of ranks would have to connect
 separately, since collective calls would need ranks that may be dead. Such a call stops both event loops (20
-to 35 ms, measured with MPICH), for ever if one rank dies before its call; and Open MPI cannot connect two
-launches at all. Processes that MPI spawns die with their parents. A socket connects without the peer's loop,
-reports the peer's death by itself, and works with any launcher.
+to 35 ms, measured with MPICH), and stops one for ever if the other rank dies before its call; and Open MPI
+cannot connect two launches at all. Processes that MPI spawns die with their parents. A socket connects
+without the peer's loop, reports the peer's death by itself, and works with any launcher.
 
-A rank `listen`s as soon as ranks may join. A joining rank `connect`s to all others, and identifies itself by
-the session's secret. Within a host the socket is AF_UNIX, in the session's folder, otherwise TCP. Messages
-are queued, and written by `flush`, control messages before large data.
+A rank listens as soon as ranks may join (`listen`). A joining rank connects to all other ranks (`connect`),
+and identifies itself by the session's secret. Within a host the socket is AF_UNIX, in the session's folder;
+otherwise it is TCP. Messages are queued; `flush` writes them, control messages before large data.
 
-A connection within a host ends with its peer, and the end is noticed at once. A connection between hosts may
-break while both ends live: it is mended (`mending.py`), and its messages continue (`Stream`). The peer counts
-as lost when its port refuses connections, or after `patience_s` without a connection. Rare attempts continue
-even then: when a divided network is whole again, both ranks hear of it (`take_back`).
+A connection within a host ends only when the peer ends, and that is noticed at once. A connection between
+hosts may break while both ranks live: it is mended (`mending.py`), and its messages continue (`Stream`). The
+peer counts as lost when its port refuses connections, or after `patience_s` without a connection. Even then,
+rare attempts to connect continue: when a divided network is whole again, both ranks hear of that
+(`take_back`).
 
-Guarantees: messages of one rank arrive once and in the order of sending within a channel. A connection that
-does not send the secret first is closed without an answer. Without links there is nothing to do: `is_used` is
-False. As in MPI, nothing is encrypted: all users of the network must be trusted.
+Guarantees: messages of one rank arrive once and, within a channel, in the order of sending. A connection that
+does not send the secret first is closed without an answer. A rank without links has nothing to do: `is_used`
+is False. As in MPI, nothing is encrypted: all users of the network must be trusted.
 """
 
 from __future__ import annotations
@@ -48,36 +49,36 @@ __all__ = ["MESSAGE_BYTES_MAX", "SECRET_BYTES", "LinkError", "Links"]
 
 SECRET_BYTES = 16
 _JOIN = ord("J")
-#: first message of a connecting rank: kind, secret, its address and the port where it listens
+#: first message of a connecting rank: kind, secret, own rank, and the port where it listens
 _HELLO = struct.Struct(f"<B{SECRET_BYTES}sIH")
 _HELLO_BYTES = {_JOIN: _HELLO.size, mending.RESUME: mending.HELLO.size}
 _READ_BYTES = 256 << 10
 _STRANGERS_MAX = 64
-#: most ranks that may be connecting at once: at the start, all ranks of other hosts
+#: greatest number of ranks that may connect at once: at the start, all ranks of other hosts do
 _BACKLOG = 4096
 _CONNECT_TIMEOUT_S = 10.0
-#: time after which unacknowledged data is sent again over another connection
+#: time after which data without an acknowledgement breaks the connection, and is sent again over a new one
 _UNACKNOWLEDGED_MS = 5000
 #: longest time between two checks of broken connections' deadlines
 _MENDING_PARK_MAX_S = 0.5
 
 
 class LinkError(Exception):
-    """A rank cannot be connected to."""
+    """Error: a rank cannot connect to another rank, or cannot listen."""
 
 
-#: size of a message and its channel
+#: header of a frame: the message's size, and its channel
 _FRAME = struct.Struct("<IB")
 _COUNT = struct.Struct("<Q")
-#: the channel of the last frame, which is no message: the sender sends nothing any more
+#: the channel of the last frame, which is no message: the sender sends nothing after it
 LAST = 255
-#: the channel of a frame that says how many bytes have come
+#: the channel of a frame that reports how many bytes were received
 _COUNTED = 254
 _KINDS = frozenset({*Channel, LAST, _COUNTED})
-#: number of bytes after which a receiver reports its count
+#: number of received bytes after which a receiver reports its count
 ACKNOWLEDGED_BYTES = 16 << 10
 _BUFFERS_MAX = 64
-#: a longer message cannot be sent
+#: greatest size of a message
 MESSAGE_BYTES_MAX = 1 << 31
 
 Buffer = bytes | bytearray | memoryview
@@ -86,26 +87,26 @@ Buffer = bytes | bytearray | memoryview
 class Stream:
     """One end of a stream of messages between two ranks, which outlives its connections.
 
-    Messages are frames in one sequence of bytes. The receiver counts the bytes and now and then reports the
-    count; the sender keeps written bytes until they are counted. When a connection breaks, both ends continue
-    over the next connection at the first byte that the receiver lacks: no message is lost, none arrives
-    twice, and the order stays.
+    Messages are frames in one sequence of bytes. The receiver counts the bytes and reports the count now and
+    then; the sender keeps written bytes until the receiver has counted them. When a connection breaks, both
+    ends continue over the next connection at the first byte that the receiver lacks: no message is lost, no
+    message arrives twice, and the order stays.
 
-    A stream that `keeps` nothing cannot be resumed; it suits connections within a host, which break only when
-    the peer ends. Control messages overtake large data of which nothing is written.
+    A stream with `keeps` False keeps no written bytes and cannot be resumed; it suits connections within a
+    host, which break only when the peer ends. Control messages overtake large data that is not begun.
 
-    The caller must write `begun` next, and report the bytes by `written`. At most ACKNOWLEDGED_BYTES and what
-    the connection had room for are kept. Pure: no sockets, no clock.
+    The caller must write the parts in `begun` next, and report the number of written bytes by `written`. The
+    stream keeps at most ACKNOWLEDGED_BYTES and the bytes in the connection's buffers. Pure: no sockets, no
+    clock.
     """
 
     def __init__(self, *, keeps: bool) -> None:
         self._waiting: dict[Channel, deque[memoryview]] = {channel: deque() for channel in Channel}
         self.waiting_bytes = 0
-        #: parts of frames to be written first, the first one perhaps written in part
+        #: parts of frames to write next; the beginning of the first part may be written already
         self.begun: deque[memoryview] = deque()
         self._keeps = keeps
-        #: written bytes that may have to be written again, and the position of the first of them in the
-        #: stream
+        #: written bytes that may have to be written again, and the position in the stream of the first one
         self._kept = bytearray()
         self._kept_from = 0
         #: number of bytes ever written, including bytes that must be written again
@@ -118,7 +119,7 @@ class Stream:
     # --- out
 
     def put(self, kind: int, data: Buffer) -> None:
-        """Queue a message of a channel, or LAST."""
+        """Queue a message. `kind`: its channel; LAST or _COUNTED for a frame that is no message."""
         queue = self._waiting[Channel.BULK if kind == Channel.BULK else Channel.CONTROL]
         queue.append(memoryview(_FRAME.pack(len(data), kind)))
         if len(data):
@@ -126,7 +127,7 @@ class Stream:
         self.waiting_bytes += _FRAME.size + len(data)
 
     def begin(self) -> None:
-        """Fill an empty `begun` with control messages, else with one bulk message, so others can overtake."""
+        """Fill an empty `begun` with control messages, else with only one bulk message, to be overtaken."""
         if self.begun:
             return
         control, bulk = self._waiting[Channel.CONTROL], self._waiting[Channel.BULK]
@@ -138,7 +139,7 @@ class Stream:
                 self.begun.append(queue.popleft())
 
     def written(self, size_bytes: int) -> None:
-        """Note that this many bytes of `begun` were written."""
+        """Note that the first `size_bytes` bytes of `begun` were written."""
         self.waiting_bytes -= size_bytes
         while size_bytes:
             first = self.begun[0]
@@ -161,7 +162,7 @@ class Stream:
     # --- in
 
     def take(self, data: Buffer) -> list[tuple[int, bytes]]:
-        """Return the kinds and contents of the messages completed by `data`. Raises WireError."""
+        """Return (kind, content) of each message that `data` completes. Raises WireError."""
         self.received += len(data)
         self._data += data
         frames, start = [], 0
@@ -191,7 +192,7 @@ class Stream:
             self._kept_from = count
 
     def say_received(self) -> bool:
-        """Queue the count of received bytes if it is due; return whether it was."""
+        """Queue a report of the count of received bytes if one is due; return whether one was."""
         if not self._keeps or self.received - self._said_received < ACKNOWLEDGED_BYTES:
             return False
         self._said_received = self.received
@@ -205,13 +206,13 @@ class Stream:
         return self._kept_from + len(self._kept)
 
     def can_resume(self, received: int) -> bool:
-        """Tell whether the peer can have received this many bytes, and all later bytes are kept here."""
+        """Tell whether the peer can have received `received` bytes, and all later bytes are kept here."""
         return self._keeps and self._kept_from <= received <= self._written_max
 
     def resume(self, received: int) -> None:
-        """Continue over a new connection, after the bytes that the peer has `received`."""
+        """Continue over a new connection, after the first `received` bytes, which the peer has received."""
         assert self.can_resume(received)
-        if received > self._kept_to:  # an earlier connection delivered the bytes
+        if received > self._kept_to:  # bytes to be written again had arrived over an earlier connection
             self.written(received - self._kept_to)
         again = bytes(memoryview(self._kept)[received - self._kept_from :])
         self._kept.clear()
@@ -225,7 +226,7 @@ class _Link:
     """The stream from this rank to one peer, and the connection that carries it."""
 
     def __init__(self, peer: int, connection: socket.socket, secret: bytes, dials: Dials | None) -> None:
-        """`dials`: how the connection can be mended; None: not at all."""
+        """`dials`: how to mend the connection; None: it cannot be mended."""
         self.peer = peer
         self.connection = connection
         self.secret = secret
@@ -235,14 +236,14 @@ class _Link:
         self.is_given_up = False
         self.has_sent_last = False
         self.has_left = False
-        #: whether the connection is gone for good
+        #: whether the connection has ended and will not be mended
         self.is_gone = False
         #: attempts to mend the broken connection
         self.mending: Mending | None = None
         self.how_broken = ""
 
     def write(self) -> bool:
-        """Write as much as there is room for; return whether everything was written. Raises OSError."""
+        """Write as much as the connection takes; return whether everything was written. Raises OSError."""
         stream = self.stream
         while stream.waiting_bytes:
             stream.begin()
@@ -253,7 +254,7 @@ class _Link:
         return True
 
     def read(self, buffer: bytearray) -> list[tuple[int, bytes]]:
-        """Return kinds and contents of the received messages. Raises OSError, EOFError at the end."""
+        """Return (kind, content) of each received message. Raises OSError, and EOFError at the end."""
         try:
             size = self.connection.recv_into(buffer)
         except BlockingIOError:
@@ -264,7 +265,7 @@ class _Link:
 
 
 class Links:
-    """All connections of one rank. `fileno` is readable when data has arrived, or there is room again."""
+    """All links of one rank. `fileno` is readable when data has arrived, or a connection takes data again."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -280,7 +281,7 @@ class Links:
         #: links whose connections are being mended
         self._broken: set[_Link] = set()
         self._arrived: deque[Arrival] = deque()
-        #: peers for `take_ended`, with reasons, and for `take_back`
+        #: (peer, reason) for `take_ended`
         self.ended: list[tuple[int, str]] = []
         self.back: list[int] = []
         #: longest time that a connection may be broken before its peer counts as lost
@@ -361,12 +362,12 @@ class Links:
         raise LinkError(f"rank {self.rank} cannot connect to rank {peer}: {problem}")
 
     def await_connections(self, peers: Collection[int]) -> None:
-        """Wait until all these ranks have connected. Raises LinkError."""
+        """Wait until all ranks in `peers` have connected. Raises LinkError."""
         deadline_s = time.monotonic() + _CONNECT_TIMEOUT_S
         while missing := [peer for peer in peers if peer not in self._links]:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or self.ended:
-                raise LinkError(f"rank {self.rank} has not been connected to by rank {missing[0]}")
+                raise LinkError(f"rank {self.rank} waited in vain for a connection from rank {missing[0]}")
             if select.select((self._epoll,), (), (), left_s)[0]:
                 self._look()
 
@@ -384,11 +385,11 @@ class Links:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
         self._by_descriptor[connection.fileno()] = link
-        with contextlib.suppress(FileExistsError):  # registered since it was a stranger's
+        with contextlib.suppress(FileExistsError):  # a former stranger's connection is registered
             self._epoll.register(connection.fileno(), select.EPOLLIN)
 
     def _unplug(self, link: _Link) -> None:
-        """Close the link's connection, or its attempts to mend it."""
+        """Close the link's connection, and end attempts to mend it."""
         if self._by_descriptor.pop(link.connection.fileno(), None) is not None:
             self._epoll.unregister(link.connection.fileno())
         link.connection.close()
@@ -405,12 +406,12 @@ class Links:
             return
         if connection is None:
             return
-        if len(self._strangers) >= _STRANGERS_MAX:  # silent strangers must not keep ranks out
+        if len(self._strangers) >= _STRANGERS_MAX:  # strangers that stay silent must not keep ranks out
             self._send_away(next(iter(self._strangers)))
         connection.setblocking(False)
         self._strangers[connection.fileno()] = (connection, bytearray())
         self._epoll.register(connection.fileno(), select.EPOLLIN)
-        self._get_to_know(connection.fileno())  # a rank's first message is here already: no flood closes it
+        self._get_to_know(connection.fileno())  # at once, so that no flood of strangers displaces a rank
 
     def _get_to_know(self, descriptor: int) -> None:
         connection, said = self._strangers[descriptor]
@@ -440,7 +441,7 @@ class Links:
             return
         listener = None
         if connection.family == socket.AF_INET and port:
-            with contextlib.suppress(OSError):  # it has closed the connection already
+            with contextlib.suppress(OSError):  # the peer has closed the connection already
                 listener = (connection.getpeername()[0], port)
         del self._strangers[descriptor]
         self._add(peer, connection, Dials(False, listener))
@@ -483,7 +484,7 @@ class Links:
     # --- messages ------------------------------------------------------------------------------
 
     def send(self, peer: int, channel: Channel, data: Buffer) -> int:
-        """To be written by `flush`; how many bytes wait for that peer now."""
+        """Queue a message for `flush` to write; return how many bytes now wait for the peer."""
         link = self._links.get(peer)
         if link is None or link.has_sent_last or link.is_gone:
             return 0
@@ -492,16 +493,16 @@ class Links:
         return link.stream.waiting_bytes
 
     def waiting_bytes(self, peer: int) -> int:
-        """Return the number of bytes to be written to this peer; 0: the peer is gone."""
+        """Return the number of bytes that wait for a peer; 0 if the peer cannot be reached."""
         link = self._links.get(peer)
         if link is None or link.is_gone or (link.is_given_up and link.mending is not None):
             return 0
         return link.stream.waiting_bytes
 
     def flush(self) -> float:
-        """Write what was sent since the last flush; return how long the loop may wait before `receive`.
+        """Write the messages queued since the last flush; return how long the loop may wait before `receive`.
 
-        No descriptor announces what becomes due by that time.
+        No descriptor announces work that becomes due at the end of that time.
         """
         if self._owed:
             owed, self._owed = self._owed, set()
@@ -528,14 +529,14 @@ class Links:
             self._epoll.modify(link.connection.fileno(), events)
 
     def receive(self) -> Iterator[Arrival]:
-        """Yield the received messages, or some if there are many; the next call yields the rest."""
+        """Yield received messages; if there are many, the next calls yield the remaining ones."""
         if not self._arrived:
             self._look()
         while self._arrived:
             yield self._arrived.popleft()
 
     def put_back(self, arrivals: Iterable[Arrival]) -> None:
-        """Have these messages received again, before all others."""
+        """Put messages back; the next `receive` yields them before all others."""
         self._arrived.extendleft(reversed([*arrivals]))
 
     def _look(self) -> None:
@@ -568,7 +569,7 @@ class Links:
                 self._owed.add(link)
 
     def _break(self, link: _Link, error: Exception) -> None:
-        """Mend the ended connection, unless its end is the peer's end."""
+        """Begin to mend a broken connection; end the link if it cannot be mended, or the peer has left."""
         how = "has ended its connection" if isinstance(error, EOFError) else f"is not connected: {error}"
         if link.dials is None or link.has_left:
             self._end(link, how)
@@ -599,7 +600,7 @@ class Links:
                 self.give_up_on(link.peer)
 
     def _end(self, link: _Link, how: str) -> None:
-        """End the link: its peer is gone, or sends what no rank sends."""
+        """End a link because its peer has ended or sends what no rank sends."""
         if link.is_gone:
             return
         self._unplug(link)
@@ -608,7 +609,7 @@ class Links:
             self.ended.append((link.peer, how))
 
     def take_ended(self) -> list[tuple[int, str]]:
-        """Return the peers, not given up on, whose connections ended since the last call, and how."""
+        """Return (peer, reason) of links that ended since the last call, except of peers given up on."""
         ended, self.ended = self.ended, []
         return ended
 
@@ -618,9 +619,9 @@ class Links:
         return back
 
     def give_up_on(self, peer: int) -> None:
-        """Drop what cannot be written to a peer now; the peer may be alive, and about to leave.
+        """Write to a peer what can be written now, since it may be about to leave; drop all other messages.
 
-        Its messages are still received, since it may need an answer.
+        The peer's messages are still received, since the peer may need an answer.
         """
         if (link := self._links.get(peer)) is not None:
             link.is_given_up = True
@@ -634,7 +635,7 @@ class Links:
     # --- leaving ---------------------------------------------------------------------------------
 
     def part(self) -> None:
-        """Tell all peers that nothing more comes."""
+        """Tell all peers that this rank sends no more messages."""
         for link in self._links.values():
             if not link.has_sent_last:
                 link.stream.put(LAST, b"")
@@ -642,7 +643,7 @@ class Links:
                 self._owed.add(link)
 
     def has_parted(self) -> bool:
-        """Tell whether all remaining peers have parted, too, and all messages to them are written."""
+        """Tell whether all remaining peers have called `part`, too, and all messages to them are written."""
         left = [link for link in self._links.values() if not link.is_given_up and not link.is_gone]
         return all(link.has_left and not link.stream.waiting_bytes for link in left)
 

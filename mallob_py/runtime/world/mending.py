@@ -1,16 +1,16 @@
-"""Mending a broken connection between two ranks, until a new one exists or the peer is known to be gone.
+"""Mending a broken connection between two ranks, until a new one exists or the peer is known to have ended.
 
-A connection may be reset, or cut between two hosts, while both ends live. So the rank that connected first
-connects again, and both ranks resume their `Stream`; the other rank waits for that. Meanwhile each rank
-checks whether the peer still listens: the port of an ended process refuses connections. So the death of a
-rank is still noticed soon (REFUSED_S); a peer that does not answer is waited for, at most as long as
-`links.py` says.
+A connection may be reset, or cut between two hosts, while both ranks live. So the rank that opened the
+connection connects again, while the other rank waits; then both resume their `Stream`. Meanwhile each rank
+checks whether the peer still listens: the port of an ended process refuses connections. So the end of a rank
+is still noticed soon (REFUSED_S); a rank waits for a peer that does not answer at most as long as `links.py`
+says.
 
-    connecting rank -> other rank   "R", its rank, a nonce, the number of bytes it has received; a code of
-    these other rank -> connecting rank   the number of bytes it has received; a code of this and the nonce
+    connecting rank -> other rank   "R", own rank, a nonce, number of bytes received; a code of all these
+    other rank -> connecting rank   number of bytes received; a code of this number and the nonce
 
-The codes are keyed by the link's secret. So a process that has obtained the port of an ended rank neither
-learns the secret nor can answer.
+The codes are keyed by the link's secret. So a process that has obtained the port of an ended rank can neither
+learn the secret nor answer.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ RESUME = ord("R")
 #: kind, rank, nonce, bytes received, code
 HELLO = struct.Struct(f"<BI{NONCE_BYTES}sQ{CODE_BYTES}s")
 ANSWER = struct.Struct(f"<Q{CODE_BYTES}s")
-#: time after which a rank whose port refuses all connections has ended
+#: time after which a rank whose port refuses all connections counts as ended
 REFUSED_S = 0.5
 _FIRST_PAUSE_S = 0.05
 _PAUSE_MAX_S = 0.5
-#: longest pause [s] between attempts to reach a peer that is thought dead
+#: longest pause between attempts to reach a peer that counts as lost
 _SLOW_PAUSE_MAX_S = 5.0
 _ATTEMPT_S = 2.0
 _UNDER_WAY = frozenset({errno.EINPROGRESS, errno.EALREADY})
@@ -40,7 +40,7 @@ _CONNECTED = frozenset({0, errno.EISCONN})
 
 
 class Dials(NamedTuple):
-    """The sides of a broken connection: which connects again, and where the peer listens (None: nowhere)."""
+    """The roles at a broken link: whether this rank connects again, and where the peer listens, if at all."""
 
     is_ours: bool
     listener: tuple[str, int] | None
@@ -48,7 +48,7 @@ class Dials(NamedTuple):
 
 def is_same(said: bytes, known: bytes) -> bool:
     """Tell whether two secrets are equal, in a time that does not reveal where they differ."""
-    import hmac  # loads a library that few worlds need: those with links
+    import hmac  # late: loads a library that only worlds with links need
 
     return hmac.compare_digest(said, known)
 
@@ -78,7 +78,7 @@ def _code(secret: bytes, purpose: bytes, data: bytes) -> bytes:
 
 
 class Resumed(NamedTuple):
-    """The new connection, and the number of bytes that the peer received over the old ones."""
+    """The new connection, and the number of bytes that the peer received over earlier connections."""
 
     connection: socket.socket
     received: int
@@ -99,10 +99,9 @@ class Mending:
     ) -> None:
         """`received`: number of bytes received from the peer."""
         self.since_s = now
-        #: when `turn` is due
+        #: time at which `turn` is due
         self.next_s = now if dials.listener is not None else math.inf
-        #: whether the peer is taken as lost, so that attempts are rare: it may be back in a second or in a
-        #: day
+        #: whether the peer counts as lost, so that attempts are rare: it may be back in a second or in a day
         self.is_patient = False
         self._rank, self._peer, self._secret, self._dials = rank, peer, secret, dials
         self._received = received
@@ -115,7 +114,7 @@ class Mending:
         self._heard = b""
 
     def turn(self, now: float) -> Resumed | None:
-        """Take the steps that are due."""
+        """Take the steps that are due; return the new connection once it exists."""
         try:
             if self._attempt is None:
                 if now < self.next_s:
@@ -132,12 +131,12 @@ class Mending:
         return None
 
     def is_refused(self, now: float) -> bool:
-        """Tell whether the peer has ended, since its port refuses connections."""
+        """Tell whether the peer has ended: its port has refused connections for REFUSED_S."""
         since_s = self._refused_since_s
         return self._attempt is None and since_s is not None and now >= since_s + REFUSED_S
 
     def close(self) -> None:
-        """Give up the attempt that is under way."""
+        """Give up the attempt that is under way, if any."""
         if self._attempt is not None:
             self._attempt.close()  # which also removes it from epoll
             self._attempt = None
@@ -157,7 +156,7 @@ class Mending:
             assert self._dials.listener is not None
             problem = attempt.connect_ex(self._dials.listener)
             if problem in _CONNECTED:
-                if not self._dials.is_ours:  # the peer lives, and will connect
+                if not self._dials.is_ours:  # the peer lives, and connects itself
                     raise ConnectionAbortedError
                 self._say_hello(attempt)
             elif problem == errno.ECONNREFUSED:

@@ -1,13 +1,13 @@
 """The MPI world as a rank sees it: how to join, check and leave the world; and how the world ended.
 
-`start_mpi` initialises MPI with what the transport needs and refuses a world that a launcher
-of another MPI has split into singletons (each process would take itself for the whole
-service). `leave` ends the process, without MPI_Finalize where this could hang, and hands the exit code of
-rank 0, or of its deputy, to `launch_world` if that started the world: `mpiexec` itself either mixes the codes
-of all ranks (MPICH) or takes any but 0 for a crash (Open MPI). `WorldEnd` is the end of a world as seen by
-its starter.
+`start_mpi` initialises MPI with the settings that the transport needs, and refuses a world that the launcher
+of another MPI has split into worlds of one process (each process would take itself for the whole service).
+`leave` ends the process, without MPI_Finalize if that could hang, and hands the exit code of rank 0, or of
+its deputy, to `launch_world` if that started the world: `mpiexec` itself either mixes the exit codes of all
+ranks (MPICH) or takes any code but 0 for a crash (Open MPI). `WorldEnd` is the end of a world as its starter
+sees it.
 
-This module imports no MPI by itself, so command-line code may use it freely.
+Importing this module does not import MPI, so command-line code may use it freely.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ from mallob_py.runtime.world.deadlines import (
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: variable set by the starter of a world that follows a crashed one
+#: environment variable for a world that follows a crashed world: the kind of crash
 AFTER_CRASH_VARIABLE = "MALLOB_PY_AFTER_CRASH"
-#: content of the exit file while the ranks are at work, until rank 0 leaves
+#: content of the exit file from the time when the ranks have come up until rank 0 leaves
 RUNNING = b"running\n"
-#: set by `launch_world`: a further signal by which the launcher asks ranks to stop
+#: environment variable, set by `launch_world`: a further signal by which the launcher orders ranks to stop
 STOP_SIGNAL_VARIABLE = "MALLOB_PY_STOP_SIGNAL"
 
 _MPICH_DEFAULTS = {
-    # MPICH's shared memory takes the messages of a sender to all local peers from one pool
-    # of 64 cells; a few silent peers would use them up (see transport.py on flow control).
-    # Each cell costs 16 KB.
+    # MPICH keeps a sender's messages to all local peers in one pool of 64 cells, which a few
+    # peers that do not receive would use up (see transport.py on flow control). A cell costs
+    # 16 KB.
     "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS": "128"
 }
-#: MPICH's wheel talks within a host without UCX, whose shared memory would be 4 MB a rank for nothing. Not
-#: for other MPIs: with Open MPI's UCX it is how ranks of a host talk. Networks between hosts stay as is.
+#: setting that turns off UCX's shared memory, 4 MB per rank, which MPICH's wheel does not use: its ranks talk
+#: within a host without UCX. Not for Open MPI, whose ranks of a host talk by UCX. Networks stay as they are.
 _UCX_WITHOUT_SHARED_MEMORY = "^posix,sysv"
-#: setting by which UCX leaves SIGHUP alone, which it would take for its debugger
+#: setting by which UCX leaves SIGHUP alone; otherwise UCX uses it for its debugger
 _UCX_LEAVES_SIGNALS = ("UCX_DEBUG_SIGNO", "0")
 
 
 class Crash(enum.Enum):
     """The kinds of crash of the former world, as in AFTER_CRASH_VARIABLE."""
 
-    #: crash by an error, a fault, a hanging rank, or for want of memory
+    #: crash by an error, a fault, a hanging rank, or a shortage of memory
     OF_ITSELF = "1"
     #: crash by a rank that was killed from outside (signal 9)
     KILLED = "killed"
 
     @classmethod
     def told(cls, env: Mapping[str, str]) -> Crash | None:
-        """Return the crash that the environment names; None: it names none."""
+        """Return the kind of crash that the environment names; None: it names none."""
         said = env.get(AFTER_CRASH_VARIABLE)
         if said is None:
             return None
@@ -77,39 +77,39 @@ class Crash(enum.Enum):
 class RankLoss(enum.Enum):
     """The consequences of a rank's loss for the other ranks."""
 
-    #: all ranks end; their starter may start them again
+    #: all ranks end; the process that started them may start them again
     RESTART = "restart"
-    #: the others go on, if the launcher lets them
+    #: the other ranks go on, if the launcher lets them
     SURVIVE = "survive"
-    #: the others go on if the transport can connect ranks of different hosts by links
+    #: the other ranks go on if the transport can connect ranks of different hosts by links
     IF_LINKED = "if linked"
 
     @classmethod
     def wanted(cls, text: str, launcher_spares_others: bool) -> RankLoss:
-        """Return the meaning that an option's text names, which may be "auto"."""
+        """Return the consequence that an option's value names; "auto" depends on the launcher."""
         if text != "auto":
             return cls(text)
         return cls.SURVIVE if launcher_spares_others else cls.RESTART
 
 
 class LaunchError(Exception):
-    """The MPI world cannot be used or started; the message says what to do."""
+    """Error: the MPI world cannot be used or started; the message says what to do."""
 
 
 class OthersRefused(Exception):
-    """Another rank cannot start, and has said why."""
+    """Error: another rank cannot start, and has reported why."""
 
 
 def spares_others(env: Mapping[str, str]) -> bool:
-    """Tell whether the launcher lets other ranks go on when one dies: Open MPI's `mpirun --with-ft ulfm`.
+    """Tell whether the launcher, Open MPI's `mpirun --with-ft ulfm`, lets other ranks go on when one dies.
 
-    Slurm's `srun` can do so as well, but does not tell its tasks.
+    Slurm's `srun` may do so, too, but does not tell its tasks.
     """
     return env.get("OMPI_MCA_mpi_ft_enable") in ("1", "true", "ulfm")
 
 
 def declared_world_size(env: Mapping[str, str]) -> int:
-    """Return the number of processes that the launcher claims to have started (1 without launcher)."""
+    """Return the number of processes that the launcher says it has started; without a launcher, 1."""
     sizes = [1]
     for name in SIZE_VARIABLES:
         with contextlib.suppress(ValueError):
@@ -118,7 +118,7 @@ def declared_world_size(env: Mapping[str, str]) -> int:
 
 
 def in_mpi_world(env: Mapping[str, str] | None = None) -> bool:
-    """Tell whether this is a rank: started by mpiexec, mpirun, srun or `launch_world`, or as a newcomer."""
+    """Tell whether this process is a rank, started by mpiexec, srun or `launch_world`, or as a newcomer."""
     env = os.environ if env is None else env
     return any(name in env for name in OF_RANKS) or declared_world_size(env) > 1
 
@@ -134,7 +134,7 @@ def prepare_mpi() -> None:
 
 
 def is_of_wheel() -> bool:
-    """Whether the MPI library is that of MPICH's wheel."""
+    """Return whether the MPI library is that of MPICH's wheel."""
     return "MPI4PY_LIBMPI" not in os.environ and os.path.exists(_library_of_wheel())
 
 
@@ -144,7 +144,7 @@ def _library_of_wheel() -> str:
 
 
 def load_mpi() -> str:
-    """Load the MPI library, whose initialising is left to forks; return its version.
+    """Load the MPI library, without initialising it: forks of this process will. Return its version.
 
     Raises LaunchError if there is no library.
     """
@@ -169,10 +169,10 @@ def _imported(name: str) -> Any:
 
 
 def start_mpi(within_a_host: bool = False) -> MPI.Intracomm:
-    """Initialise MPI and return its world. Collective, together with `refuse_to_start`.
+    """Initialise MPI and return its world. Collective: each rank calls this or `refuse_to_start`.
 
-    `within_a_host`: all ranks are forks of one process, or there is only this one.
-    Raises LaunchError if the launcher does not fit, OthersRefused if a rank will not take part.
+    `within_a_host`: all ranks are forks of one process, or there is only this rank.
+    Raises LaunchError if the launcher does not fit, OthersRefused if another rank refuses to start.
     """
     with _environment(_WITHIN_A_HOST) if within_a_host and is_of_wheel() else contextlib.nullcontext():
         world = _join_world()
@@ -181,19 +181,19 @@ def start_mpi(within_a_host: bool = False) -> MPI.Intracomm:
     return world
 
 
-#: settings for MPICH's wheel, which talks within a host by shared memory of its own. Its network module is
-#: also polled, by a system call each time, unless that module uses memory, too.
+#: settings for MPICH's wheel within a host, where MPICH uses its own shared memory. MPICH also polls its
+#: network module, by a system call each time, unless that module uses shared memory, too.
 _WITHIN_A_HOST = {
     "UCX_TLS": "sysv",
-    # UCX would rewrite the C library's functions that map memory, and wait at each one until no thread can be
-    # inside: 40 ms of a core in all.
+    # UCX would rewrite the C library's functions that map memory, and wait for each function until no thread
+    # is in it: 40 ms of a core in all.
     "UCX_MEM_MMAP_HOOK_MODE": "none",
 }
 
 
 @contextlib.contextmanager
 def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """Context manager: set variables for loading and initialising MPI; later programs lack them."""
+    """Context manager that sets environment variables while MPI is loaded or initialised."""
     before = {name: os.environ.get(name) for name in settings}
     ours = {name for name, value in before.items() if value in (None, _UCX_WITHOUT_SHARED_MEMORY)}
     os.environ.update({name: settings[name] for name in ours})
@@ -207,14 +207,14 @@ def _environment(settings: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-#: first and longest pause between checks whether all ranks have come
+#: first and longest pause between checks whether all ranks have arrived
 _LOOK_MIN_S, _LOOK_MAX_S = 0.0002, 0.002
 
 
 def gathered(world: MPI.Intracomm, value: Any) -> list[Any]:
-    """Return the value that each rank gives, by rank. Collective.
+    """Return the values that all ranks give, in the order of the ranks. Collective.
 
-    Early ranks sleep: inside MPI they would keep cores busy that the last ranks need.
+    Early ranks sleep: waiting inside MPI, they would use cores that late ranks need.
     """
     all_are_here = world.Ibarrier()
     delay_s = _LOOK_MIN_S
@@ -226,9 +226,9 @@ def gathered(world: MPI.Intracomm, value: Any) -> list[Any]:
 
 
 def refuse_to_start() -> None:
-    """End the start of a rank that ends instead of calling `start_mpi`, where the others wait for it.
+    """Tell the other ranks, which wait in `start_mpi`, that this rank ends instead of starting.
 
-    Ranks may have options of their own (`mpiexec ... : ...`), so one of them can be wrong alone.
+    Ranks may have different options (`mpiexec ... : ...`), so the options of only one rank may be wrong.
     """
     if declared_world_size(os.environ) > 1:
         with (
@@ -250,17 +250,17 @@ def _join_world() -> MPI.Intracomm:
     return world
 
 
-#: MPI_THREAD_FUNNELED, as MPICH has it
+#: the value of MPI_THREAD_FUNNELED in MPICH
 _FUNNELED = 1
 
 
 def _initialise_wheel() -> None:
-    """Initialise MPI without Python's lock; mpi4py would keep the lock, so no deadline could be reported."""
+    """Initialise MPI without holding Python's lock; mpi4py would hold it, and no deadline be reported."""
     import ctypes
 
     import mpi4py
 
-    mpi4py.rc.finalize = True  # mpi4py finalises by itself only if it initialised MPI
+    mpi4py.rc.finalize = True  # by default, mpi4py finalises MPI only if mpi4py has initialised it
     library = ctypes.CDLL(_library_of_wheel())
     found = ctypes.c_int()
     library.MPI_Initialized(ctypes.byref(found))
@@ -274,11 +274,11 @@ def _finalise() -> None:
         return
     import ctypes
 
-    ctypes.CDLL(_library_of_wheel()).MPI_Finalize()  # without Python's lock, too
+    ctypes.CDLL(_library_of_wheel()).MPI_Finalize()  # also without holding Python's lock
 
 
 def refuse_singletons(size: int, env: Mapping[str, str], library_version: str) -> None:
-    """Raise LaunchError if the launcher started several ranks, but this one is alone."""
+    """Raise LaunchError if the launcher started several ranks, but this rank is alone in its world."""
     declared = declared_world_size(env)
     if size > 1 or declared <= 1:
         return
@@ -294,7 +294,7 @@ def refuse_singletons(size: int, env: Mapping[str, str], library_version: str) -
 
 
 def binding_warning() -> str | None:
-    """Return a warning if this rank may use only one of several cores, since its workers inherit that."""
+    """Return a warning if this rank, and so its workers, may use only one of several cores."""
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     if usable > 1 or present == 1:
         return None
@@ -305,7 +305,7 @@ def binding_warning() -> str | None:
 
 
 def stop_signals() -> frozenset[signal.Signals]:
-    """Return the signals that ask a rank to end cleanly. Handlers should be set before `start_mpi`."""
+    """Return the signals that order a rank to end cleanly. Set their handlers before `start_mpi`."""
     signals = {signal.SIGINT, signal.SIGTERM}
     further = os.environ.get(STOP_SIGNAL_VARIABLE)
     if further:
@@ -316,8 +316,8 @@ def stop_signals() -> frozenset[signal.Signals]:
 def leave(rank: int, exit_code: int, closed: bool, speaker: int = 0) -> NoReturn:
     """End this process. `closed`: the return value of `Transport.close`.
 
-    In a world of `launch_world`, only the exit code of the rank `speaker` counts or, if it has died or hangs,
-    of the first rank that leaves. Otherwise the code is this process's.
+    In a world of `launch_world`, only the exit code of rank `speaker` counts; if that rank has died or hangs,
+    that of the first rank that leaves. In other worlds, `exit_code` is this process's exit code.
     """
     exit_file = os.environ.get(EXIT_FILE_VARIABLE)
     if exit_file:
@@ -338,14 +338,14 @@ def leave(rank: int, exit_code: int, closed: bool, speaker: int = 0) -> NoReturn
         with at_most(FINALIZE_PATIENCE_S, "the other ranks to leave MPI", exit_code=exit_code):
             _finalise()
         signal.setitimer(signal.ITIMER_REAL, FINALIZE_PATIENCE_S)
-        # The interpreter's teardown is skipped, but not C's exit handlers: there MPICH leaves its launcher,
+        # Skip the interpreter's teardown, but not C's exit handlers: MPICH's handler leaves the launcher,
         # which kills all ranks if one rank does not leave.
         ctypes.PyDLL(None).exit(exit_code)
     os._exit(exit_code)
 
 
 def abort_world(exit_code: int) -> NoReturn:
-    """End all ranks at once after an error that one rank cannot survive."""
+    """End all ranks at once, because this rank has had an error that ends it."""
     from mpi4py import MPI
 
     with contextlib.suppress(OSError, ValueError):
@@ -356,36 +356,36 @@ def abort_world(exit_code: int) -> NoReturn:
     os._exit(exit_code)
 
 
-#: exit code of MPICH's mpiexec when its proxy, the parent of the ranks, is gone
+#: exit code of MPICH's mpiexec when its proxy, the parent of the ranks, was lost
 _PROXY_LOST = 255
 
 
 @dataclass(frozen=True, slots=True)
 class WorldEnd:
-    #: rank 0's exit code; None: there was none
+    #: rank 0's exit code; None: rank 0 reported none
     code: int | None
-    #: whether the ranks have been at work
+    #: whether the ranks had come up
     had_come_up: bool
-    #: return code of mpiexec, or of rank 0 without mpiexec: negative for a signal that killed it
+    #: return code of mpiexec, or without mpiexec of rank 0; negative: the number of the signal that killed it
     returned: int
-    #: the first signal that asked for the end
+    #: the first signal that ordered the world to end; None: no signal did
     stopped_by: int | None
-    #: whether the world was ended by force, since it was silent
+    #: whether the world was ended because it was silent
     was_silent: bool = False
     has_launcher: bool = True
-    #: whether the kernel killed processes on this host for want of memory meanwhile
+    #: whether the kernel killed processes on this host meanwhile because memory was short
     was_out_of_memory: bool = False
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code, as in a shell: 128 + signal number of a world stopped before its answer."""
+        """Return the world's exit code; like a shell, 128 + a signal's number if a signal ended the world."""
         if self.code is not None:
             return self.code
         if self.stopped_by is not None:
             return 128 + self.stopped_by
         if self.returned < 0:
             return 128 - self.returned
-        # Guards leave for killed ranks, so mpiexec reports a good end.
+        # Guards leave MPI for killed ranks, so mpiexec returns 0 even after a crash.
         return self.returned or int(self.had_come_up)
 
     @property

@@ -1,4 +1,4 @@
-"""The file in shared memory that MPICH's ranks of a host share: its name is removed early.
+"""The file in shared memory that MPICH's ranks of a host share: the file's name is removed early.
 
 Otherwise only MPI_Finalize would remove the file, which killed ranks never call.
 """
@@ -13,15 +13,15 @@ import time
 from pathlib import Path
 
 _PREFIX = "/dev/shm/mpich_shm_"
-#: age from which an unmapped file is a remainder
+#: age after which a file that no process has mapped counts as left behind
 _REMAINDER_S = 600.0
 
 
 def forget_shared(prefix: str = _PREFIX) -> None:
     """Unlink the files mapped by this process whose paths begin with `prefix`.
 
-    Processes keep what they have mapped; afterwards nothing is left on the host. For MPICH's files, all ranks
-    of the host must have left MPI_Init; its MPI_Finalize does not need the names.
+    Processes keep their mappings; when they end, nothing is left on the host. MPICH's files may be unlinked
+    once all ranks of the host have left MPI_Init; MPI_Finalize does not need their names.
     """
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
@@ -32,7 +32,7 @@ def forget_shared(prefix: str = _PREFIX) -> None:
 def sweep_shared(prefix: str = _PREFIX) -> None:
     """Remove this user's old files whose paths begin with `prefix` and that no process has mapped.
 
-    A launcher's ranks leave such a file when they are killed in MPI_Init, since another rank never got there.
+    A launcher's ranks leave such a file behind if they are killed in MPI_Init.
     """
     old = {path: inode for path in glob.glob(f"{prefix}*") if (inode := _inode_if_old(path))}
     if not old:
@@ -47,7 +47,7 @@ def sweep_shared(prefix: str = _PREFIX) -> None:
 
 
 def _inode_if_old(path: str) -> int:
-    """Return the inode of an old file, else 0."""
+    """Return a file's inode if the file is old, else 0."""
     with contextlib.suppress(OSError):
         status = os.lstat(path)
         if time.time() - status.st_mtime > _REMAINDER_S:

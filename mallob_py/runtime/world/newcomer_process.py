@@ -1,11 +1,11 @@
-"""The processes of ranks that join: on this host, or by a remote shell on another one.
+"""The processes of ranks that join: on this host, or on another host by a remote shell.
 
-A remote shell starts a guard there (this module's `main`), which starts the rank. One line of JSON on
-standard input holds the command and the rank's invitation, so the invitation's secret is on no command line.
-The shell lives as long as the rank, and killing the shell ends the rank.
+A remote shell starts a guard on the other host (this module's `main`), and the guard starts the rank. One
+line of JSON on the guard's standard input holds the command and the rank's invitation, so the invitation's
+secret is on no command line. The shell lives as long as the rank, and killing the shell ends the rank.
 
-Guarantees: when the shell is gone, and thus the guard's standard input, nothing of the rank is left on the
-other host; when the rank ends, guard and shell end. The shell outlives the process that started it.
+Guarantees: when the shell ends, and thus closes the guard's standard input, no process of the rank is left on
+the other host; when the rank ends, guard and shell end. The shell outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from mallob_py.runtime.world import words_process
 from mallob_py.runtime.world.doorbell import BELL_ADDRESS_VARIABLE
 from mallob_py.runtime.world.failure_detector import HOST_NAME_VARIABLE
 
-#: prefixes of the variables for ranks of MPI's world, which newcomers must not get. They must not get the
-#: exit file either: the exit code of a newcomer that outlives the launcher's ranks would count as the world's
+#: prefixes of the variables that newcomers must not get: those for ranks of MPI's world, and the exit file,
+#: in which the exit code of a newcomer that outlives the launcher's ranks would count as the world's
 _OF_MPI = (*PREFIXES, EXIT_FILE_VARIABLE)
-#: prefix of the variables passed to other hosts, except `_OF_THIS_HOST`
+#: prefix of the variables that are passed to other hosts, except `_OF_THIS_HOST`
 _TAKEN_ALONG = "MALLOB_PY_"
 _OF_THIS_HOST = (BELL_ADDRESS_VARIABLE, HOST_NAME_VARIABLE)
 _LINE_BYTES_MAX = 1 << 20
 _LAST_WORDS_S = 1.0
-#: period of the guard's looks: long, since events wake it up
+#: longest wait of the guard: an hour, since every event wakes it up
 _LOOK_S = 3600.0
 
 
 class Site(NamedTuple):
-    """The host of a rank to start. `shell`: the command that runs commands there; empty: this host."""
+    """The host of a rank to start. `shell`: the command that runs commands on it; empty: this host."""
 
     host: str
     shell: tuple[str, ...] = ()
@@ -58,14 +58,14 @@ class NewcomerProcess:
         host: str,
         words: tuple[Path, subprocess.Popen[bytes]] | None = None,
     ) -> None:
-        """`words`: the file with the end of its standard error, and the process that writes this file."""
+        """`words`: the file with the end of the shell's standard error, and the process that writes it."""
         self._process = process
         self._host = host
         self._words = words
         self.pid = process.pid
 
     def kill(self) -> None:
-        """Kill the process and all that it started here."""
+        """Kill the process and all processes that it started on this host."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -75,7 +75,7 @@ class NewcomerProcess:
             self._process.wait(max(0.0, until_s - time.monotonic()))
 
     def how_ended(self) -> str:
-        """Return how the ended process ended; must be called once only."""
+        """Return how the process, which has ended, ended; must be called only once."""
         code = self._process.wait()
         if self._words is None:
             return "has died"
@@ -92,7 +92,7 @@ class NewcomerProcess:
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """Order to the guard: run `mallob-py ARGUMENTS...` in this folder, with this environment and input."""
+    """Order to the guard: run `mallob-py ARGUMENTS...` in `folder`, with this environment and invitation."""
 
     arguments: list[str]
     folder: str
@@ -101,9 +101,9 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
-    """Run this process's command again, as a rank that joins. Raises OSError.
+    """Run this process's command again on `site`, as a rank that joins. Raises OSError.
 
-    A remote shell's standard error is passed to ours, and its end is kept in the file `words`.
+    A remote shell's standard error is passed to ours, and the end of this text is kept in the file `words`.
     """
     env = _newcomers_environment(os.environ)
     if not site.shell:
@@ -114,7 +114,7 @@ def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
     taken |= import_places() | {HOST_NAME_VARIABLE: site.host}
     begin = Begin(sys.argv[1:], os.getcwd(), taken, invitation)
     command = [*site.shell, *python(), "-m", __name__]
-    # Opened for reading and writing, the shell's input has no end before the shell has.
+    # The shell has its input open for writing, too, so that the input does not end before the shell.
     reader, writer = os.pipe()
     both = os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -137,7 +137,7 @@ def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
 
 
 def _newcomers_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return our environment without variables that hold only for ranks started by MPI's launcher."""
+    """Return the environment of a newcomer: without variables for ranks started by MPI's launcher."""
     kept = {name: value for name, value in env.items() if not name.startswith(_OF_MPI)}
     return kept | import_places() | {INVITED_VARIABLE: "1"}
 
@@ -150,10 +150,10 @@ def _start_rank(
         stdin=subprocess.PIPE,
         env=env,
         preexec_fn=begin,
-        start_new_session=True,  # a terminal's Ctrl-C is for the process that all stem from
+        start_new_session=True,  # a terminal's Ctrl-C must reach only the process that started all ranks
     )
     assert process.stdin is not None
-    process.stdin.write(invitation)  # less than a pipe takes
+    process.stdin.write(invitation)  # an invitation fits into a pipe's buffer
     process.stdin.close()
     return process
 

@@ -1,15 +1,15 @@
-"""The private folder that the ranks of a host share while they run: descriptions, doorbells, the board.
+"""The private folder that the ranks of a host share while they run: descriptions, doorbells, the memory vote.
 
 The lowest rank of each host, or the process that forks that rank, makes the folder in shared memory (else in
-the temporary folder), after removing what dead sessions left there; the other ranks of the host join it. All
-folders of a session bear the session's name, by which a rank that joins later finds its host's folder
-(`session_folder_here`).
+the temporary folder), after removing the folders of dead sessions; the other ranks of the host join the new
+folder. All folders of a session have the session's name in their names, so that a rank that joins later finds
+its host's folder (`session_folder_here`).
 
-Names in a place that everybody may write to, such as /dev/shm or /tmp, can be guessed and taken by other
-users, who could have us wait at a pipe, write through a link, or read what they wrote. So a session has a
-folder of its own, closed to other users (`PrivateFolder`): mode 0700, a name that cannot be guessed. All
-processes of the session on a host hold a lock on the folder. When they are killed, the folder stays without a
-lock, and the next session of the same user on that host removes it.
+In a folder that everybody may write to, such as /dev/shm or /tmp, other users could guess our file names and
+take them, to have us wait at a pipe, write through a link, or read what they wrote. So a session has a folder
+of its own, closed to other users (`PrivateFolder`): mode 0700, a name that cannot be guessed. All processes
+of the session on a host hold a lock on the folder. When they are killed, the folder stays without a lock, and
+the next session of the same user on that host removes the folder.
 
 Guarantees: a folder of another user is neither used nor removed; a folder that a living process holds is not
 removed. Where the file system has no locks on folders (NFS), nothing is removed.
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 SHARED_MEMORY = Path("/dev/shm")
 _NAME = re.compile(r"mallob-py\.[0-9]+-([0-9a-f]{16})")
-#: file with the host's number: the lowest rank ever there, or the first rank that joined there
+#: file with the host's number: the lowest rank of the start on the host, or the first rank that joined there
 _HOST = ".host"
 _TRIES_MAX = 3
-#: most bytes of a folder's name, with the slash before it
+#: greatest length of a folder's name, with the slash before it
 _NAME_BYTES_MAX = len("/mallob-py.4194304-") + 16
 
 
 class PrivateFolder:
-    """Held from construction to `close`. Made by `create`, or joined by further processes of the session."""
+    """A private folder, held from construction to `close`; made by `create` or entered by `join`."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -53,11 +53,11 @@ class PrivateFolder:
 
     @classmethod
     def create(cls, parent: Path, session: str = "") -> PrivateFolder:
-        """Make `mallob-py.<our process id>...` for the session of that name, or a new one. Raises OSError."""
+        """Make the folder of a session (by default a new one), named after this process. Raises OSError."""
         while True:
             path = parent / f"mallob-py.{os.getpid()}-{session or new_session()}"
             os.mkdir(path, 0o700)
-            # Another process's `sweep` may remove the new folder before it is locked.
+            # If another process's `sweep` removes the new folder before it is locked, make another one.
             with contextlib.suppress(FileNotFoundError):
                 return cls.join(path)
 
@@ -69,7 +69,7 @@ class PrivateFolder:
             status = os.fstat(descriptor)
             if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
                 raise PermissionError(errno.EPERM, "others may enter it, or it is not ours", str(path))
-            with contextlib.suppress(OSError):  # no locks here, hence no sweeping either
+            with contextlib.suppress(OSError):  # this file system has no locks, so nothing is swept either
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
             if not os.path.samestat(status, os.lstat(path)):
                 raise FileNotFoundError(errno.ENOENT, "swept by another session", str(path))
@@ -94,13 +94,13 @@ class PrivateFolder:
             _sweep_one(self.path)
 
     def remove(self) -> None:
-        """Remove the folder, for all."""
+        """Remove the folder, even if other processes hold it."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
 
 def new_session() -> str:
-    """Return a name that cannot be guessed."""
+    """Return a new session name, which cannot be guessed."""
     return os.urandom(8).hex()
 
 
@@ -123,12 +123,12 @@ def sweep(parent: Path) -> None:
 
 @contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
-    """Context manager: adopt all processes of a world; at the end, kill them and remove what they shared.
+    """Context manager that adopts all processes of a world, then kills them and removes their folder.
 
-    A rank that joined ends by itself after the founders; the rank that started it may be dead by that time.
+    A rank that joined ends by itself after the founders; the rank that started it may have ended before it.
     """
     with contextlib.ExitStack() as stack:
-        # The folder of a process that had to be killed has no lock only after that.
+        # Called last: the folder of a killed process is without a lock only after the kill.
         stack.callback(lambda: sweep(shared_folder()))
         stack.enter_context(no_orphans(_ENDING_S))
         yield
@@ -156,15 +156,15 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-#: in a process that forks ranks, and in its forks: the ranks' folder, made before they start MPI
+#: the folder of forked ranks, made before they start MPI; set in the process that forks them and in the ranks
 _of_forks: PrivateFolder | None = None
 
 
 def open_for_forks() -> PrivateFolder:
     """Make the folder of the ranks that this process will fork. Raises LaunchError.
 
-    If they are killed, the next session finds and removes their remains, even MPICH's shared file if their
-    world has the name `world_of_forks`.
+    If the ranks are killed, the next session finds and removes their remains, including MPICH's shared file
+    if their world has the name `world_of_forks`.
     """
     global _of_forks
     _of_forks, problem = _created(new_session(), 0)
@@ -188,10 +188,10 @@ def shared_folder() -> Path:
 
 
 def temporary_folder(path_max: int | None = None) -> PrivateFolder:
-    """Make a folder for this process among temporary files, after removing those of killed processes.
+    """Make a folder for this process among temporary files, after removing folders of killed processes.
 
-    `path_max`: the most bytes of its path, such as for a socket in it; if its path would be longer, the
-    folder is made in /tmp. Raises OSError that says what to do.
+    `path_max`: greatest length of its path, such as for a socket in the folder; if the path would be longer,
+    the folder is made in /tmp. Raises OSError that says what to do.
     """
     import tempfile
 
@@ -208,7 +208,7 @@ def temporary_folder(path_max: int | None = None) -> PrivateFolder:
 def open_session_folder(comm: MPI.Intracomm, hosts: Sequence[int]) -> PrivateFolder:
     """Open this host's folder (collective over `comm`). `hosts`: for each rank, the lowest rank on its host.
 
-    Raises LaunchError where the folder cannot be made or entered, OthersRefused on all other ranks.
+    Raises LaunchError on ranks that cannot make or enter the folder, then OthersRefused on all others.
     """
     rank = comm.Get_rank()
     keeper = hosts[rank]
@@ -230,7 +230,7 @@ def open_session_folder(comm: MPI.Intracomm, hosts: Sequence[int]) -> PrivateFol
 
 
 def session_folder_here(session: str, rank: int) -> tuple[PrivateFolder, int]:
-    """Return this host's folder and the host's number: `rank` if no rank was here before. Raises OSError."""
+    """Return this host's folder, made if missing, and the host's number (`rank` if made). Raises OSError."""
     parent = shared_folder()
     for _ in range(_TRIES_MAX):
         for path in sorted(parent.glob(f"mallob-py.*-{session}")):
@@ -240,7 +240,7 @@ def session_folder_here(session: str, rank: int) -> tuple[PrivateFolder, int]:
         folder = PrivateFolder.create(parent)
         try:
             (folder.path / _HOST).write_text(str(rank))
-            # If several ranks come at once, only one can rename its folder.
+            # If several ranks come at once, only one of them can rename its folder.
             return folder.rename(_free_name(parent, session)), rank
         except OSError as error:
             folder.remove()
@@ -249,7 +249,7 @@ def session_folder_here(session: str, rank: int) -> tuple[PrivateFolder, int]:
 
 
 def _free_name(parent: Path, session: str) -> Path:
-    """Return the name that any joining rank would choose; if another user has taken it, a name of our own."""
+    """Return the name that any joining rank would choose; if another user has taken it, a different one."""
     path = parent / f"mallob-py.0-{session}"
     with contextlib.suppress(FileNotFoundError):
         if os.lstat(path).st_uid != os.geteuid():
@@ -258,7 +258,7 @@ def _free_name(parent: Path, session: str) -> Path:
 
 
 def _with_its_host(path: Path) -> tuple[PrivateFolder, int]:
-    """Raises OSError, ValueError."""
+    """Join a folder and read its host's number. Raises OSError, ValueError."""
     folder = PrivateFolder.join(path)  # also checks that the folder is ours
     try:
         return folder, int((path / _HOST).read_text())

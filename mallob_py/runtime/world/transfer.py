@@ -1,25 +1,27 @@
-"""Descriptions on the move: once per host, in chunks, without stalling the event loop.
+"""Transfers of descriptions between hosts: once per host, in chunks, without stalling the event loop.
 
-A large description is a file in shared memory, which all workers of a host map. The lowest
-rank of each host that lives is its *keeper*: ranks ask their keeper for a description, the keeper gets
-it once from the keeper of another host (the parent's in the job tree, or the client's) in
-chunks of 256 KB, at most WINDOW of them unacknowledged, on the bulk channel. A keeper that is still waiting
-accepts waiting keepers only if it waits for the client's keeper: so no two hosts wait for each other.
+A large description is a file in shared memory, which all workers of a host map. The lowest live rank of each
+host is the host's *keeper*: ranks ask their keeper for a description, and the keeper gets the description
+once from the keeper of another host (the host of the parent in the job tree, or of the client) on the bulk
+channel, in chunks of 256 KB, at most WINDOW of them unacknowledged. A keeper that itself waits for a
+description lets other keepers wait for it only if it gets the description from the client's host: so no two
+hosts wait for each other.
 
-Room for the whole description is reserved before its first byte is asked for; if there is none, the keeper
-looks for room a few times more, about once a second. Each time a keeper asks another one, it gives that
-transfer a new number. Chunks are taken in the order of their offsets; chunks of any other transfer are
-refused, which ends it at its sender. So a file is either complete and right, or absent.
+Room for the whole description is reserved before its first byte is asked for; if there is no room, the keeper
+looks for room a few times more, about once a second. Each time a keeper asks another keeper, it gives the
+transfer a new number. Chunks are taken in the order of their offsets; chunks of an old transfer are refused,
+which ends that transfer at its sender. So a file is either complete and right, or absent.
 
-A rank holds a shared lock on each description that its workers need. When memory is short, unlocked
-descriptions can be dropped, except on the client's host, which other hosts may ask.
+A rank holds a shared lock on each description that its workers need. When memory is short, descriptions
+without a lock can be dropped, except on the client's host, which other hosts may ask for them.
 
 When ranks are lost, all transfers are given up (`halt`), and descriptions are asked for again afterwards. The
-new keeper finds the former one's files, and removes those that it should have removed. Inputs that a lost
-rank's client was having read are removed, too; a process that still reads for that client removes nothing.
-Only lost ranks may have heard that a job is over: descriptions that no rank mentions any more are removed.
+new keeper finds the files of the former keeper, and removes the files that the former keeper would have
+removed: unfinished files, and files of ended jobs. Inputs that a lost rank's client was reading are removed,
+too. Only lost ranks may have heard that a job has ended: descriptions that no rank mentions any more are
+removed.
 
-Files lie in the session's private folder and are removed when the job is over, or with that folder.
+Files lie in the session's private folder and are removed when their job ends, or with that folder.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ from mallob_py.runtime.world.envelope import WireError
 
 CHUNK_BYTES = 256 << 10
 WINDOW = 4
-# Requests under way at their job's end arrive milliseconds late, before this many more jobs end.
+#: number of ended jobs remembered: requests for an ended job arrive within milliseconds of its end
 _OVER_MAX = 10_000
-#: most looks for room in shared memory, which other processes may have filled for a moment
+#: greatest number of looks for room in shared memory, which other processes may fill for a moment
 _LOOKS_MAX = 5
 
 
@@ -66,7 +68,7 @@ _decode_header = msgspec.msgpack.Decoder(_ChunkHeader).decode
 
 
 def _open_chunk(data: bytes | bytearray) -> tuple[_ChunkHeader, memoryview]:
-    """A chunk's header and content. Raises WireError."""
+    """Return a chunk's header and content. Raises WireError."""
     view = memoryview(data)
     start = 2 + int.from_bytes(view[:2], "little")
     try:
@@ -82,19 +84,19 @@ def _write(file: int, data: memoryview, offset: int) -> None:
 
 
 class _Incoming:
-    """A description on its way to this host. Raises OSError if there is no room for it."""
+    """A description on its way to this host. Construction raises OSError if there is no room for it."""
 
     def __init__(self, size: int, sources: tuple[int, ...], path: Path) -> None:
         self.size = size
         self.sources = list(sources)
-        #: number of the present transfer, and its sender
+        #: the present transfer's number, and the rank that sends
         self.number = -1
         self.sender = -1
         self.received = 0
-        #: reasons of the keepers asked so far, which do not have the description
+        #: the reason that each keeper asked so far gave for not having the description
         self.missing: list[str] = []
         self.path = path
-        #: whether the client's host was asked, which has the description as long as the job lives
+        #: whether the description comes from the client's host, which has it as long as the job lives
         self.is_from_origin = False
         self.waiting: set[int] = set()
         self.wanted_by: list[tuple[int, FileWanted]] = []
@@ -111,7 +113,7 @@ class _Incoming:
 
 
 class _Roomless:
-    """A description that this host had no room for yet."""
+    """A description that waits for room on this host."""
 
     def __init__(self, size: int, sources: tuple[int, ...]) -> None:
         self.size = size
@@ -121,7 +123,7 @@ class _Roomless:
 
 
 class _Outgoing:
-    """A description on its way from this host to another keeper, for which it is transfer `number`."""
+    """A description on its way from this host to another keeper. `number`: that keeper's transfer number."""
 
     def __init__(self, path: Path, number: int) -> None:
         self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -132,10 +134,10 @@ class _Outgoing:
 
 
 class Transfer:
-    """One rank's part. `send(rank, message)` and `send_bulk(rank, data)` never block.
+    """The transfers of one rank. `send(rank, message)` and `send_bulk(rank, data)` never block.
 
-    `keeper_of(rank)` returns the keeper of that rank's host; None: no rank lives there.
-    `on_here(job)` is called when a description that this rank asked for is on its host,
+    `keeper_of(rank)` returns the keeper of a rank's host; None: no rank lives on that host.
+    `on_here(job)` is called when a description that this rank asked for is on this host,
     `on_failed(job, reason, fault)` when the host cannot get it.
     """
 
@@ -156,32 +158,31 @@ class Transfer:
         self._send_bulk = send_bulk
         self._on_here = on_here
         self._on_failed = on_failed
-        #: folder of this host, in shared memory
+        #: the session's folder on this host, in shared memory
         self.folder = folder
         self._incoming: dict[int, _Incoming] = {}
         self._roomless: dict[int, _Roomless] = {}
         self._outgoing: dict[tuple[int, int], _Outgoing] = {}
         self._transfers = 0
         self._over: OrderedDict[int, None] = OrderedDict()
-        #: locked files of descriptions that this rank needs
+        #: job -> locked file of its description, which this rank needs
         self._used: dict[int, int] = {}
-        #: locked files of descriptions that this rank's client has read
+        #: job -> locked file of its description, which this rank's client has read
         self._brought: dict[int, int] = {}
-        #: unanswered requests of this rank to its keeper
+        #: job -> unanswered request of this rank to its keeper
         self._asked: dict[int, FileNeeded] = {}
-        #: for a keeper: descriptions that came from other hosts, in order of last use
+        #: for a keeper: jobs whose descriptions came from other hosts, in order of last use
         self._fetched: OrderedDict[int, None] = OrderedDict()
-        #: for a keeper: jobs whose descriptions were here when the world changed, and that no rank has
-        #: mentioned since
+        #: for a keeper: jobs whose descriptions were here when the world changed, until `drop_unheard`
         self._inherited: list[int] = []
-        #: for a keeper: jobs whose descriptions were here when the world changed, perhaps brought by lost
-        #: ranks
+        #: for a keeper: jobs whose descriptions were here when the world changed; lost ranks may have brought
+        #: them
         self._found: set[int] = set()
-        #: jobs whose descriptions must be removed, but were locked by another process
+        #: jobs whose descriptions must be removed once no other process has them locked
         self._lingering: set[int] = set()
 
     def halt(self) -> None:
-        """Give up all transfers, as the world changes; waiting ranks ask again when all have halted."""
+        """Give up all transfers because the world changes; ranks ask again when all have halted."""
         for job, taker in list(self._outgoing):
             self._stop_sending(job, taker)
         for incoming in self._incoming.values():
@@ -191,7 +192,7 @@ class Transfer:
         self._asked.clear()
 
     def go_on(self, members: Container[int]) -> None:
-        """Go on in the changed world, which `keeper_of` reflects."""
+        """Go on in the changed world of `members`, to which `keeper_of` refers already."""
         former, self._keeper = self._keeper, self._keeper_of(self._rank)
         names = [path.name for path in self.folder.glob("[0-9]*")] if self._keeper == self._rank else []
         for name in names:
@@ -206,7 +207,7 @@ class Transfer:
         self._over.clear()
 
     def _tidy_up(self, names: Iterable[str]) -> None:
-        """Remove, for the lost keeper, parts of descriptions, and descriptions of ended jobs."""
+        """Remove, in place of the lost keeper, unfinished descriptions, and descriptions of ended jobs."""
         for name in names:
             job = name.removesuffix("~")
             if job.isdecimal() and (job != name or int(job) in self._over):
@@ -228,7 +229,7 @@ class Transfer:
         return self.folder / str(job)
 
     def fetch(self, job: int, size: int, sources: tuple[int, ...]) -> None:
-        """Bring a description to this host. `on_here` or `on_failed` follows, unless the job ends before."""
+        """Bring a description to this host, then call `on_here` or `on_failed` unless the job ends before."""
         if self._use(job):
             self._on_here(job)
         elif self._keeper == self._rank:
@@ -239,7 +240,7 @@ class Transfer:
             self._send(self._keeper, self._asked[job])
 
     def _use(self, job: int) -> bool:
-        """Lock a description, if it is here, so that it is not dropped; return whether it is."""
+        """Lock a description that is on this host, so that it is not dropped; return whether it is here."""
         if job in self._used:
             return True
         try:
@@ -256,7 +257,7 @@ class Transfer:
         return True
 
     def keep_only(self, jobs: Set[int]) -> None:
-        """Release all other descriptions, which no worker here needs. Called about once a second."""
+        """Release descriptions of jobs not in `jobs`: no worker here needs them. Called once a second."""
         for job in self._used.keys() - jobs:
             os.close(self._used.pop(job))
         lingering, self._lingering = self._lingering, set()
@@ -268,7 +269,7 @@ class Transfer:
                 self._need(rank, job, roomless.size, roomless.sources, roomless.looks)
 
     def drop_unused(self, wanted_bytes: int) -> int:
-        """Remove unneeded descriptions of the host until `wanted_bytes` are free; return the bytes freed."""
+        """Remove unlocked descriptions until `wanted_bytes` are freed; return the number of bytes freed."""
         given_bytes = 0
         for job in list(self._fetched):
             if given_bytes < wanted_bytes:
@@ -293,16 +294,16 @@ class Transfer:
             os.close(file)
 
     def forget(self, job: int) -> None:
-        """Remove an ended job's description, or its part here, and accept it no more."""
+        """Remove an ended job's description, even if unfinished, and refuse requests for it."""
         self._over[job] = None
         if len(self._over) > _OVER_MAX:
             self._over.popitem(last=False)
         self.let_go(job)
 
     def let_go(self, job: int) -> None:
-        """Remove a description, or its part here; it may be asked for again.
+        """Remove a description, even if unfinished; ranks may ask for it again.
 
-        Ranks that never used the description do not look for its file, as most jobs have none.
+        A rank that never used the description does not look for a file, since most jobs have none.
         """
         self._asked.pop(job, None)
         may_be_here = job in self._found or job in self._fetched
@@ -322,10 +323,10 @@ class Transfer:
             self._remove(job)
 
     def _remove(self, job: int) -> None:
-        """Remove a description; if a rank of the host still needs it, later.
+        """Remove a description; if a rank of the host has it locked, `keep_only` removes it later.
 
-        A job that was given up may have been submitted again, which its client's rank knows. A process that
-        is being started shares its rank's open files, and thus locks, for a moment.
+        A job that was given up may have been submitted again, and its client's rank needs the description. A
+        process that is being started shares its rank's open files, and thus their locks, for a moment.
         """
         try:
             file = os.open(f"{self.folder}/{job}", os.O_RDONLY | os.O_CLOEXEC)
@@ -342,13 +343,13 @@ class Transfer:
             os.close(file)
 
     def path_to_read(self, job: int) -> str:
-        """Return the path to which this rank's client may have a job's input read; `bring` follows."""
+        """Return the path to which this rank's client may read a job's input; it must call `bring` then."""
         return f"{self.folder}/{job}+{self._rank}"
 
     def bring(self, job: int, path: str) -> None:
-        """Make the input that this rank's client has read the job's description, until the job is over.
+        """Make the file at `path`, which this rank's client has read, the job's description.
 
-        Late ranks may still hear of the end of the job's former life.
+        If the job was submitted before, other ranks may hear of its former end only now.
         """
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -384,7 +385,7 @@ class Transfer:
                     self._stop_sending(job, source)
 
     def _outgoing_to(self, taker: int, job: int, number: int) -> _Outgoing | None:
-        """Return the taker's transfer of this number if it is under way, else None."""
+        """Return the transfer to rank `taker` if one with this number is under way, else None."""
         outgoing = self._outgoing.get((job, taker))
         return outgoing if outgoing is not None and outgoing.number == number else None
 
@@ -392,7 +393,7 @@ class Transfer:
         os.close(self._outgoing.pop((job, taker)).file)
 
     def _find(self, job: int) -> None:
-        """Use a description that the keeper reports as here; if it is gone again, ask once more."""
+        """Use a description that the keeper reports as here; if it was removed meanwhile, ask again."""
         if (asked := self._asked.pop(job, None)) is not None:
             self.fetch(job, asked.size, asked.sources)
         else:
@@ -403,8 +404,8 @@ class Transfer:
             self._tell(rank, job)
             return
         if job in self._over:
-            # Usually the asking rank hears of the job's end soon; else the job runs again, and the rank asks
-            # anew.
+            # Usually the asking rank soon hears that the job has ended; else the job runs again, and the rank
+            # asks again.
             del self._over[job]
             self._refuse([rank], job, "the job was over", Fault.NOBODY)
             return
@@ -447,7 +448,7 @@ class Transfer:
         if (incoming := self._incoming.get(job)) is not None and incoming.is_from_origin:
             incoming.wanted_by.append((taker, wanted))
             return
-        if (job, taker) in self._outgoing:  # left from a transfer that has failed at the taker
+        if (job, taker) in self._outgoing:  # a former transfer, which has failed at the taker
             self._stop_sending(job, taker)
         try:
             outgoing = _Outgoing(self.path_of(job), wanted.number)
@@ -473,7 +474,7 @@ class Transfer:
             self._stop_sending(job, taker)
 
     def receive_chunk(self, source: int, data: bytes | bytearray) -> None:
-        """Raises WireError if this is no chunk."""
+        """Take in a chunk of a description. Raises WireError if `data` is no chunk."""
         header, chunk = _open_chunk(data)
         job = header.job
         incoming = self._incoming.get(job)
@@ -508,7 +509,7 @@ class Transfer:
         return f"cannot store the job's description in {self.folder}: {error.strerror}"
 
     def _give_up(self, job: int, reason: str, fault: Fault) -> None:
-        """Give up a description on its way here, and refuse it to all that wait for it."""
+        """Give up a description on its way here, and refuse it to all ranks that wait for it."""
         incoming = self._incoming.pop(job)
         incoming.discard()
         for taker, wanted in incoming.wanted_by:

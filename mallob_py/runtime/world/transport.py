@@ -1,42 +1,42 @@
 """The transport: bytes between ranks over MPI, without ever blocking the event loop.
 
-One thread per rank uses it, in turns: `wake` (if the doorbell rang), `receive`, handle the messages, with any
-number of `send`s, then wait for `doorbell` and other descriptors, at most as long as `park_timeout_s` (which
-flushes) allows.
+One thread per rank uses the transport, in turns: `wake` (if the doorbell rang), `receive`, handle the
+messages, with any number of `send`s, then wait for `doorbell` and other descriptors, at most as long as
+`park_timeout_s` (which flushes) allows.
 
 Two channels, each a duplicated communicator: CONTROL for protocol messages, BULK for large
 data. Messages from one rank to another arrive exactly once and in the order of sending
 within a channel; between the channels no order is promised.
 
-Flow control: per peer and channel, at most UNACKNOWLEDGED_MAX messages are on the way unseen by the peer;
-further messages wait in a queue for that peer. Reason: MPICH keeps small messages in memory cells from one
-pool per sender (64 by default) until they are received, so that a single silent rank would cut the sender off
-from all peers of its host. A completed send proves nothing, as the message may still be in its cell; but
-every ACKNOWLEDGED_EVERY-th send is synchronous, and completes when its message and all earlier ones are
-received.
+Flow control: per peer and channel, at most UNACKNOWLEDGED_MAX messages are on the way that the peer has not
+received; further messages wait in a queue for that peer. Reason: MPICH keeps small messages in memory cells
+of one pool per sender (64 cells by default) until they are received, so a single rank that does not receive
+would cut the sender off from all peers of its host. A completed send proves nothing, because the message may
+still be in its cell; but every ACKNOWLEDGED_EVERY-th send is synchronous, and completes when its message and
+all earlier messages are received.
 
 Long control messages travel in pieces: between two pieces, messages from and to other ranks have their turn,
-and each piece is a sign of life of its sender (`take_heard`). While MPI has not completed an incoming
-message, only later messages of the same sender wait. A peer whose queue here exceeds WAITING_BYTES_MAX does
-not take its messages any more and counts as lost. Senders of messages that can be left out should check
-`is_congested`.
+and each piece shows that its sender lives (`take_heard`). While MPI has not completed an incoming message,
+only later messages of the same sender wait. A peer whose queue here exceeds WAITING_BYTES_MAX does not take
+its messages any more and counts as lost. Senders of dispensable messages should check `is_congested`.
 
 Doorbell rules (see doorbell.py): ring after the send, once per peer and turn; ring again when a delayed send
-completes, since the peer can see the message only now; after a wake look several times, because one look may
-only run MPI's progress; while sends are unfinished, wake up soon without a ring, since this rank must run
-MPI's progress.
+completes, since only then the peer can see the message; after a ring, look for messages several times,
+because one look may only run MPI's progress; while sends are unfinished, wake up soon without a ring, since
+this rank must run MPI's progress.
 
 Failed peers: an error of a send, or of a fault-tolerant MPI on any call, marks the peer as lost (`take_lost`,
-`how_lost`), as does `lose`, called when the loss is noticed otherwise. Messages queued for a lost peer are
-dropped, further sends to it are ignored, and nothing waits for it: the remaining ranks continue with the same
-communicators. Only collective calls are no longer possible, so ranks leave by messages.
+`how_lost`); so does a call of `lose`. Messages queued for a lost peer are dropped, further sends to it are
+ignored, and nothing waits for it: the remaining ranks continue with the same communicators. Only collective
+calls are no longer possible, so ranks leave by messages.
 
-Ranks that joined later are not in MPI's world: they are reached by links (`links.py`). So are all ranks of
-other hosts if the loss of a rank must be survived. Reason: when a connection between hosts breaks, MPICH 5
-crashes at the next send to the other host (UCX), or aborts as soon as MPI looks at its network (OFI); so the
-death of a rank would end all ranks that have not heard of it, and the death of a host would end all. A link
-reports the loss at once instead. If links are impossible, the loss of a rank ends all ranks, unless that is
-ruled out (`RankLoss`). Within a host MPICH uses shared memory, which survives the death of a rank.
+Ranks that joined later are not in MPI's world: they are reached by links (`links.py`). If the loss of a rank
+must be survived, all ranks of other hosts are reached by links, too. Reason: when a connection between hosts
+breaks, MPICH 5 crashes at the next send to the other host (UCX), or aborts as soon as MPI looks at its
+network (OFI); so the death of a rank would end all ranks that have not heard of it, and the death of a host
+would end all ranks. A link reports the loss at once instead. If links are impossible, the loss of a rank ends
+all ranks, unless the user rules that out (`RankLoss`). Within a host MPICH uses shared memory, which survives
+the death of a rank.
 """
 
 from __future__ import annotations
@@ -60,47 +60,47 @@ from mallob_py.runtime.world.session_folder import PrivateFolder, open_session_f
 prepare_mpi()  # must come before the import, which initialises MPI
 from mpi4py import MPI  # noqa: E402
 
-#: testing aid: pretend that groups of this many consecutive ranks share a host
+#: environment variable (for tests): pretend that groups of this many consecutive ranks share a host
 RANKS_PER_HOST_VARIABLE = "MALLOB_PY_RANKS_PER_HOST"
 
 UNACKNOWLEDGED_MAX = 16
 ACKNOWLEDGED_EVERY = 8
-#: most bytes of one piece of a control message
+#: greatest size of one piece of a control message
 PIECE_BYTES = 64 << 10
-#: more ranks of several hosts are not all connected with each other unless that is asked for
+#: greatest number of ranks on several hosts that are linked with each other although no option asks for it
 LINKED_RANKS_MAX = 1000
-#: tags of messages, of pieces that are followed by another one, and of a sender's last message
+#: tags of whole messages and last pieces, of pieces followed by another piece, and of a sender's last message
 _WHOLE, _MORE, _LAST = 0, 1, 2
-#: empty looks in a row before the inbox counts as empty; each costs MPI system calls
+#: number of looks in a row without a message after which the inbox counts as empty; a look costs system calls
 EMPTY_LOOKS = 2
-#: longest time without a look for messages, in case that a ring was lost
+#: longest time without a look for messages: a ring may be lost
 _LOOK_INTERVAL_S = 0.05
-#: up to this size messages are eager (Open MPI: 4 KiB with header): receiving does not wait
+#: size up to which MPI sends messages eagerly (Open MPI: 4 KiB with header), so that receiving does not wait
 _EAGER_SIZE_BYTES = 4000
 
 _PENDING_PARK_MIN_S = 0.0001
 _PENDING_PARK_MAX_S = 0.001
-#: time after which a peer that has taken nothing probably hangs
+#: time after which a peer that has received no message probably hangs
 HUNG_AFTER_S = 1.0
 _HUNG_PARK_S = 0.08
-#: shortest and longest wait where rings can be lost
+#: shortest and longest wait if rings can be lost
 _REMOTE_PARK_MIN_S = 0.02
 _REMOTE_PARK_MAX_S = 0.08
 #: shortest and longest wait without a doorbell
 _BLIND_PARK_MIN_S = 0.00005
 _BLIND_PARK_MAX_S = 0.001
-#: time after a UDP ring in which its message is expected at any moment
+#: time after a UDP ring during which its message is expected at any moment
 _ALERT_S = 0.001
 _ALERT_PARK_S = 0.00005
 _CLOSE_POLL_S = 0.0002
 
 
-#: stands for a piece that completes no message, and for a message whose reception has begun
+#: arrival that stands for a piece that completes no message, or for a message whose reception has begun
 _PIECE = Arrival(-1, Channel.CONTROL, b"")
 
 
 class TransportError(Exception):
-    """MPI failed in a way that no peer can be blamed for."""
+    """Error: MPI failed, and no failed peer explains it."""
 
 
 class _Lane:
@@ -120,14 +120,14 @@ class _Lane:
     def __init__(self, comm: MPI.Intracomm, dest: int) -> None:
         self.comm = comm
         self.dest = dest
-        #: unfinished sends, and how many messages the completion of each acknowledges
+        #: (unfinished send, number of messages that its completion acknowledges)
         self.in_flight: deque[tuple[MPI.Request, int]] = deque()
-        #: waiting messages with their tags
+        #: (waiting message, its tag)
         self.waiting: deque[tuple[bytes | bytearray | memoryview, int]] = deque()
         self.waiting_bytes = 0
         self.unacknowledged = 0
         self.since_synchronous = 0
-        #: time when a send was first seen unfinished, since one last finished; inf: not seen
+        #: time when a send was first seen unfinished since the last one finished; inf: never since
         self.stands_since_s = math.inf
 
     def is_open(self) -> bool:
@@ -154,7 +154,7 @@ class _Lane:
             self.in_flight.append((request, 0))
 
     def retire(self) -> bool:
-        """Forget finished sends, oldest first; return whether there were any."""
+        """Forget finished sends, oldest first; return whether any had finished."""
         in_flight = self.in_flight
         before = len(in_flight)
         while in_flight and in_flight[0][0].Test():
@@ -165,16 +165,16 @@ class _Lane:
         return True
 
     def is_stuck(self, now: float) -> bool:
-        """Whether the peer has taken nothing for long."""
+        """Return whether the peer has received nothing for HUNG_AFTER_S."""
         self.stands_since_s = min(self.stands_since_s, now)
         return now - self.stands_since_s >= HUNG_AFTER_S
 
 
 class _Inbox:
-    """The receiving end of a channel, and what is being received there.
+    """The receiving end of a channel, with the messages that are being received.
 
-    `coming` has, by sender, incomplete messages that MPI is receiving and the messages after them, with their
-    tags. `pieces` has the beginnings of messages.
+    `coming`: sender -> (request, data, tag) of incomplete messages that MPI is receiving, and of messages
+    after them. `pieces`: sender -> the pieces of its incomplete message so far.
     """
 
     __slots__ = ("channel", "coming", "comm", "pieces")
@@ -186,14 +186,14 @@ class _Inbox:
         self.pieces: dict[int, bytearray] = {}
 
     def forget(self, source: int) -> Iterator[MPI.Request | bytearray]:
-        """Expect nothing more from this rank; yield the objects that MPI may still use."""
+        """Expect nothing more from rank `source`; yield the objects that MPI may still use."""
         self.pieces.pop(source, None)
         for request, data, _ in self.coming.pop(source, ()):
             yield request
             yield data
 
     def put_together(self, source: int, data: bytes | bytearray, tag: int) -> Arrival:
-        """Return the whole message, or `_PIECE` if more pieces come. Raises OverflowError."""
+        """Return the whole message, or `_PIECE` if more pieces follow. Raises OverflowError."""
         if tag == _WHOLE and source not in self.pieces:
             return Arrival(source, self.channel, data)
         whole = self.pieces.setdefault(source, bytearray())
@@ -206,10 +206,10 @@ class _Inbox:
 
 
 class Transport(Carrier):
-    """All of this rank's traffic, and its host's folder. Creation and `close` are collective over `comm`."""
+    """The transport of a rank of MPI's world. Creation and `close` are collective over `comm`."""
 
     def __init__(self, comm: MPI.Intracomm, rank_loss: RankLoss = RankLoss.RESTART) -> None:
-        """Raises LaunchError, or OthersRefused if another rank does."""
+        """Set up both channels. Raises LaunchError, or OthersRefused if another rank raises LaunchError."""
         rank, hosts = comm.Get_rank(), _hosts(comm)
         super().__init__(rank, dict(enumerate(hosts)), open_session_folder(comm, hosts), Links(rank))
         #: number of ranks in MPI's world
@@ -230,15 +230,15 @@ class Transport(Carrier):
         self._lanes = [{dest: _Lane(each, dest) for dest in self._by_mpi} for each in channels]
         self._busy: dict[tuple[Channel, int], _Lane] = {}
         self._owed: set[int] = set()
-        #: peers that send nothing any more
+        #: peers that have sent their last message
         self._left: set[int] = set()
-        #: sends to lost peers, and unfinished receptions from them; MPI may use their data, so they are kept
+        #: sends to lost peers, and unfinished receptions from them, kept since MPI may still use their data
         self._abandoned: list[MPI.Request | bytearray] = []
         self._status = MPI.Status()
         self._buffer = bytearray(_EAGER_SIZE_BYTES)
         self._view = memoryview(self._buffer)
         self._stopped_early = False
-        #: time from which `receive` looks even without a ring
+        #: time from which `receive` must look for messages even without a ring
         self._look_at_s = -math.inf
         self._alert_until_s = 0.0
         self._park_s = _BLIND_PARK_MIN_S
@@ -262,20 +262,20 @@ class Transport(Carrier):
         self._send(Channel.CONTROL, dest, view[last:])
 
     def send_bulk(self, dest: int, data: bytes | bytearray | memoryview) -> None:
-        """Send on the bulk channel. `data` must not change until it has left."""
+        """Send on the bulk channel. `data` must not change before it is sent."""
         if dest not in self._by_mpi:
             super().send_bulk(dest, data)
         else:
             self._send(Channel.BULK, dest, data)
 
     def _waiting_bytes(self, dest: int) -> int:
-        """Return the bytes waiting for a rank; for ranks reached by MPI, on the control channel only."""
+        """Return the number of bytes that wait for a rank; if reached by MPI, on the control channel only."""
         if dest not in self._by_mpi:
             return super()._waiting_bytes(dest)
         return self._lanes[Channel.CONTROL][dest].waiting_bytes
 
     def flush(self) -> float:
-        """Ring all ranks sent to since the last flush; return how long links need no turn."""
+        """Ring all ranks sent to since the last flush; return how long links need no further flush [s]."""
         for peer in self._owed:
             self.doorbell.ring(peer)
         self._owed.clear()
@@ -292,7 +292,7 @@ class Transport(Carrier):
                 self._busy.pop(key, None)
 
     def has_pending(self) -> bool:
-        """Whether MPI has work of ours to do: sends unfinished or a large message half received."""
+        """Return whether MPI has work for this rank: unfinished sends, or a large message half received."""
         return bool(self._busy) or self._is_receiving()
 
     def _is_receiving(self) -> bool:
@@ -301,7 +301,7 @@ class Transport(Carrier):
     # --- receiving
 
     def may_have_news(self) -> bool:
-        """Return whether `receive` may have something without a ring."""
+        """Return whether `receive` may have a message although no peer rang."""
         return (
             self._stopped_early
             or self.links.is_used
@@ -312,8 +312,8 @@ class Transport(Carrier):
         )
 
     def receive(self, limit: int = 256) -> Iterator[Arrival]:
-        """Yield what has arrived, at most about `limit` messages; sending meanwhile is allowed."""
-        self._stopped_early = True  # holds as well if the caller breaks off the iteration
+        """Yield the messages that have arrived, at most about `limit`; the caller may send meanwhile."""
+        self._stopped_early = True  # stays so if the caller breaks off the iteration
         if self.links.is_used:
             yield from self._receive_by_links()
         self.progress()
@@ -337,16 +337,16 @@ class Transport(Carrier):
     # --- parking
 
     def descriptors(self) -> tuple[int, ...]:
-        """The descriptors to wait for; when the first is readable, call `wake`."""
+        """Return the descriptors to wait for; when the first is readable, `wake` must be called."""
         return self.doorbell.fileno(), *super().descriptors()
 
     def wake(self) -> None:
-        """Silence the doorbell, which has rung, and expect a message."""
+        """Empty the doorbell, which has rung, and expect a message."""
         if self.doorbell.drain():
             self._alert_until_s = time.monotonic() + _ALERT_S
 
     def park_timeout_s(self, wanted_s: float) -> float:
-        """Flush; return how long the loop may wait for descriptors when it would like to wait `wanted_s`."""
+        """Flush; return how long the loop may wait for descriptors, at most `wanted_s`."""
         wanted_s = min(wanted_s, self.flush())
         if self._stopped_early or self._lost_news:
             return 0.0
@@ -363,19 +363,19 @@ class Transport(Carrier):
         else:
             self._park_s = 0.0
             return wanted_s
-        # The wait doubles with every turn in vain; `receive` and finished sends reset it.
+        # The wait doubles with every turn without news; received messages and finished sends reset it.
         self._park_s = min(max(2 * self._park_s, shortest_s), longest_s)
         return min(wanted_s, self._park_s)
 
     def _waits_for_hung_peers(self) -> bool:
-        """Tell whether all pending messages are for peers that take nothing."""
+        """Tell whether all pending messages are for peers that receive nothing."""
         now = time.monotonic()
         return all(lane.is_stuck(now) for lane in self._busy.values()) and not self._is_receiving()
 
     # --- failed peers
 
     def give_up_on(self, peer: int) -> None:
-        """Stop sending to a peer that other ranks have lost; `take_lost` does not report it."""
+        """Stop sending to a peer that other ranks have lost; `take_lost` does not report the peer."""
         is_news = peer not in self._lost
         super().give_up_on(peer)
         if not is_news or peer not in self._by_mpi:
@@ -388,12 +388,12 @@ class Transport(Carrier):
             lane.waiting_bytes = 0
             self._abandoned.extend(self._inboxes[channel].forget(peer))
             self._busy.pop((channel, peer), None)
-        if peer in self._owed:  # it may be alive and about to leave: it must notice the messages sent so far
+        if peer in self._owed:  # the peer may be about to leave: it must notice the messages sent so far
             self.doorbell.ring(peer)
             self._owed.discard(peer)
 
     def answer_lost(self, peer: int, data: bytes) -> None:
-        """Answer a message from a peer that was given up on: it lives, and must know."""
+        """Answer a message from a peer that was given up on: the peer must learn that it was lost."""
         if peer not in self._by_mpi:
             super().answer_lost(peer, data)
             return
@@ -418,8 +418,8 @@ class Transport(Carrier):
     def _link_hosts(self, comm: MPI.Intracomm, hosts: tuple[int, ...], must: bool) -> None:
         """Connect all ranks of different hosts by links (collective over `comm`).
 
-        If that fails, all ranks end when one is lost, except if `must`: then it raises LaunchError, or
-        OthersRefused if another rank raises it.
+        If that fails: with `must`, raises LaunchError, or OthersRefused if another rank raises LaunchError;
+        else all ranks will end when one is lost.
         """
         here = frozenset(peer for peer in self._by_mpi if hosts[peer] == hosts[self.rank])
         own, problems = None, [f"there are {self.size} ranks on several hosts"]
@@ -438,17 +438,18 @@ class Transport(Carrier):
         self.links = Links(self.rank)
         self.rank_loss = RankLoss.RESTART
         if self.rank == 0:
-            tell(f"{problems[0]}: if a rank is lost, all end, as --rank-loss survive has not been asked for")
+            tell(f"{problems[0]}: if a rank is lost, all ranks end, as --rank-loss survive is not given")
 
     def _meet(self, deadline_s: float) -> bool:
-        # MPI_Finalize of MPICH does not flush, so no rank may leave before all have received their messages.
+        # MPI_Finalize of MPICH does not flush, so no rank may leave before all ranks have received their
+        # messages.
         with contextlib.suppress(TransportError):
             met = self._meet_world(deadline_s)
             return super()._meet(deadline_s) and met
         return False
 
     def _meet_world(self, deadline_s: float) -> bool:
-        """Return whether all ranks of MPI's world have met; remaining ranks meet even if some are lost."""
+        """Return whether all ranks of MPI's world have met; if ranks are lost, the others meet anyway."""
         barrier: MPI.Request | None = None
         while time.monotonic() < deadline_s:
             for _dropped in self.receive():
@@ -467,7 +468,7 @@ class Transport(Carrier):
         return False
 
     def _part(self, deadline_s: float) -> None:
-        """Leave the world once all others have received all that this rank sent."""
+        """Return when all other ranks have received this rank's messages, and sent their last ones."""
         peers = self._reached_by_mpi()
         self._say_last(peers, deadline_s, lambda: peers - self._lost <= self._left)
 
@@ -477,7 +478,7 @@ class Transport(Carrier):
     def _say_last(
         self, peers: set[int], deadline_s: float, is_enough: Callable[[], bool] = lambda: True
     ) -> None:
-        """Return when these peers have received all that this rank sent, and `is_enough` holds."""
+        """Send a last message; return when `peers` have received all messages, and `is_enough` holds."""
         comm = self._inboxes[Channel.CONTROL].comm
         last = {peer: comm.Issend([b"", MPI.BYTE], peer, _LAST) for peer in peers}
         self._owed |= peers
@@ -528,7 +529,7 @@ class Transport(Carrier):
             return None
 
     def _take_coming(self, inbox: _Inbox) -> Arrival | None:
-        """The next of the messages whose reception has begun."""
+        """Return the next message whose reception has begun and is complete now; None: there is none."""
         for source, queue in inbox.coming.items():
             request, data, tag = queue[0]
             try:
@@ -567,7 +568,7 @@ class Transport(Carrier):
             message.Recv([self._buffer, size_bytes, MPI.BYTE])
             return self._hand_over(inbox, source, bytes(self._view[:size_bytes]), tag)
         # MPI receives a large message in the background; later messages of its sender wait, which keeps the
-        # order. Receiving it in one blocking call could take for ever if its sender dies meanwhile.
+        # order. A blocking call to receive the message would never return if the sender dies meanwhile.
         data = bytearray(size_bytes)
         request = message.Irecv([data, MPI.BYTE])
         if source not in inbox.coming and request.Test():
@@ -576,7 +577,7 @@ class Transport(Carrier):
         return _PIECE
 
     def _blame(self, error: MPI.Exception, peer: int | None) -> None:
-        """Record the failed peers: those named by MPI, else the peer of the failed call."""
+        """Record the failed peers: the peers that MPI names, else the peer of the failed call."""
         failed = self._failed_according_to_mpi() if _says_process_failed(error) else []
         if not failed and peer is not None:
             failed = [peer]
@@ -586,7 +587,7 @@ class Transport(Carrier):
             self.lose(each, "has failed")
 
     def _failed_according_to_mpi(self) -> list[int]:
-        """Failed ranks (fault-tolerant MPIs), acknowledged so that receiving goes on."""
+        """Return the ranks that a fault-tolerant MPI reports as failed, and have MPI go on receiving."""
         failed: set[int] = set()
         for inbox in self._inboxes:
             group = inbox.comm.Get_failed()
@@ -601,13 +602,13 @@ class Transport(Carrier):
 
 
 def _says_process_failed(error: MPI.Exception) -> bool:
-    # MPIs without fault tolerance lack these classes; mpi4py gives them no real number there.
+    # MPIs without fault tolerance lack these error classes; there mpi4py gives them no number of their own.
     failed, pending = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING
     return error.Get_error_class() in {failed, pending} - {MPI.ERR_UNKNOWN, MPI.SUCCESS}
 
 
 def _hosts(comm: MPI.Intracomm) -> tuple[int, ...]:
-    """Return for each rank the lowest rank on its host (collective)."""
+    """Return, for each rank in order, the lowest rank on its host (collective)."""
     pretended = int(os.environ.get(RANKS_PER_HOST_VARIABLE) or 0)
     rank = comm.Get_rank()
     if pretended > 0:
@@ -619,7 +620,7 @@ def _hosts(comm: MPI.Intracomm) -> tuple[int, ...]:
 
 
 def _link(comm: MPI.Intracomm, links: Links, folder: PrivateFolder, here: Collection[int]) -> str | None:
-    """Connect this rank with all ranks not `here` (collective over `comm`); return the problem, or None."""
+    """Link this rank with all ranks not in `here` (collective over `comm`); return the problem, or None."""
     rank = comm.Get_rank()
     secret: bytes = comm.bcast(os.urandom(SECRET_BYTES))
     place, problem = None, None

@@ -1,6 +1,6 @@
 """The program that passes on a remote shell's standard error, and keeps the end of this text in a file.
 
-Like the shell, the program outlives the process that started it. It imports almost nothing, as
+Like the shell, the program outlives the process that started it. It imports almost nothing, like
 `guard_process.py`.
 
     words_process.py FILE
@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import sys
 
-#: least size of the end in the file, if there was as much text; the file has at most twice this size
+#: smallest size of the end that is kept, if there was more text; the file has at most twice this size
 KEPT_BYTES = 1 << 12
 
 
 def pass_on(source: int, target: int, path: str) -> None:
-    """Pass text on until the end of `source`; skip text that cannot be passed on or kept."""
+    """Pass the text of `source` on until its end; skip text that cannot be passed on or kept."""
     said = b""
     while more := os.read(source, KEPT_BYTES):
         _write(target, more)
