@@ -52,7 +52,7 @@ def grid(
 
 
 def with_winners(table: Table, values: Sequence[Mapping[str, Sequence[float]]]) -> Table:
-    """Add a row with the winner of each column; `values[column][row]`: the values that the row has there."""
+    """Add a row with the winner of each column; `values`: for each column, row -> the values of the row."""
     ahead = ("ahead of each other", *(winner(column) or "none" for column in values))
     return Table(table.title, table.header, (*table.rows, ahead))
 

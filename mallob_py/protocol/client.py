@@ -772,7 +772,7 @@ class ClientJobs:
         return not record.is_published and description is not None and description.inline is not None
 
     def next_announcement(self) -> float:
-        """Return when a job will next be published, or ask for more than its root."""
+        """Return when a job will next be published, or will ask for more workers than its root."""
         return min((record.announce_at_s for record in self.jobs.values()), default=math.inf)
 
     def _final_event(self, record: ClientJob) -> messages.JobEvent:

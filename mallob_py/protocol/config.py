@@ -73,7 +73,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     #: shortest time between two sends of matching contributions by one PE
     matching_delay_s: _Seconds = 0.0003
     matcher: Matching = Matching.PREFIX_SUM
-    #: random PEs that a request visits first, one by one (`random_walk.py`); -1: no limit
+    #: number of random PEs that a request visits first, one by one (`random_walk.py`); -1: no limit
     random_hops: Annotated[int, msgspec.Meta(ge=-1)] = 0
     #: for prefix sums: whether one request stands for a whole subtree of workers
     bulk_requests: bool = True
@@ -89,9 +89,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     succession_hold_s: _Seconds = 0.25
     #: time for which a PE keeps a job's remains from the last generation without hearing of the job
     succession_patience_s: _Seconds = 60.0
-    #: suspended workers kept per PE (C in P 3.3)
+    #: number of suspended workers kept per PE (C in P 3.3)
     job_cache: _Count = 4
-    #: suspended roots kept per PE, of jobs that rest between turns; None: see `residents_per_pe`
+    #: number of suspended roots kept per PE, of jobs that rest between turns; None: see `residents_per_pe`
     residents: _Count | None = None
     #: longest time for a worker that leaves in order to hand over its work
     leave_grace_s: _Seconds = 1.0
@@ -106,15 +106,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     #: greatest number of workers lost in one seat because they got no process. One more loss: if the seat is
     #: the root's, the job fails; else the seat stays without a process, if the job may be at fault
     losses_max: _Count = 3
-    #: first and longest rest of a host that gave a process to no job
+    #: first and longest rest of a host that could give no job a process
     rest_s: _Seconds = 0.25
     rest_max_s: _Seconds = 60.0
     #: rest of a host that may not be at fault, long enough for a request to find another host
     doubt_rest_s: _Seconds = 0.05
     #: run time of a root after which its job asks for more workers: trivial jobs must disturb no other PE
     growth_delay_s: _Seconds = 0.0003
-    #: run time of a brief job: if a client's last jobs were mostly brief, the next job asks for more workers
-    #: only after three times this time
+    #: longest run time of a brief job: if a client's last jobs were mostly brief, its next job asks for more
+    #: workers only after three times their median run time
     brief_s: _Seconds = 0.005
     #: longest time for which other PEs do not hear of a job that found an idle PE at once
     unannounced_max_s: _Seconds = 0.002
@@ -123,7 +123,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     turnover_max_s: _Seconds = 0.02
     #: time for which the PE of a job unknown to other PEs stays free for the client's next job
     turnaround_s: _Seconds = 0.003
-    #: cores of a worker, for CPU budgets
+    #: number of cores of a worker, for CPU budgets
     threads: Annotated[int, msgspec.Meta(ge=1)] = 1
     #: waiting time that counts as much as twice the priority
     ageing_s: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)] = 60.0

@@ -26,7 +26,7 @@ from mallob_py.protocol.rotation import OFF
 class DistributedBalancer:
     """One PE's part of the computations. It has the same interface as `Balancer`."""
 
-    #: always true, so that callers ask each time
+    #: always true, so that callers call `flush` each time
     has_news = True
 
     def __init__(self, out: Outbox, delay_s: float, on_epoch: Callable[[float, list[int]], None]) -> None:

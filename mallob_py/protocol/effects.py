@@ -41,7 +41,7 @@ class Send(Effect, frozen=True):
 
 
 class FetchDescription(Effect, frozen=True):
-    """Bring the description to this host; then call `description_here`.
+    """Bring the description to this host; then report `DescriptionHere` or `DescriptionMissing`.
 
     `sources`: PEs to fetch from: the parent, which may lack the description, then the client, which has it as
     long as the job lives.
@@ -65,7 +65,7 @@ class JobUnheard(Effect, frozen=True):
 
 
 class StartWorker(Effect, frozen=True):
-    """Start a worker's process; then call `worker_started`.
+    """Start a worker's process; then report `WorkerStarted`.
 
     `is_given`: the process comes from another PE of the host (`GiveWorker`). A new process is started at
     `StartAnew`, or if none comes soon.
@@ -111,7 +111,7 @@ class ResumeWorker(Effect, frozen=True):
 
 
 class LeaveWorker(Effect, frozen=True):
-    """Have the worker's process hand over its work and end; then call `WorkerLeft`.
+    """Have the worker's process hand over its work and end; then report `WorkerLeft`.
 
     The process runs on beside the PE's next worker, and gets messages, until it ends or is terminated.
     """

@@ -63,14 +63,14 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ordered(msgspec.Struct, frozen=True, tag=True):
-    """A user orders that ranks (address, capacity), already connected, join, and that others leave."""
+    """Stimulus: a user orders connected ranks (address, capacity) to join, and others to leave."""
 
     joins: tuple[tuple[int, int], ...] = ()
     leaves: tuple[int, ...] = ()
 
 
 class Heard(msgspec.Struct, frozen=True, tag=True):
-    """A message from an address; messages of one address come in the order sent."""
+    """Stimulus: a message from an address; messages of one address come in the order sent."""
 
     source: int
     message: AnyGenerationMessage
@@ -109,7 +109,7 @@ class Tell(msgspec.Struct, frozen=True):
 
 
 class Halt(msgspec.Struct, frozen=True):
-    """Stop sending and taking in messages of the present generation, and suspend the workers.
+    """Send and take in no more messages of the present generation, and suspend the workers.
 
     A leaving rank must not release files that others take over, such as a journal, before it ends, since it
     may have to stay.
@@ -167,7 +167,7 @@ class Membership:
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """Return the ranks that leave by order with the change for which this rank has halted or ended."""
+        """Return the ranks that leave, by order, in the change for which this rank has halted or ended."""
         return self._leavers
 
     def take_effects(self) -> list[AnyStep]:
@@ -176,7 +176,7 @@ class Membership:
         return effects
 
     def handle(self, change: AnyChange, now: float) -> None:
-        """Take in a stimulus; consequences are in `effects`. An ended rank ignores it."""
+        """Take in a stimulus; consequences are in `effects`. An ended rank ignores all stimuli."""
         if self.has_ended:
             return
         match change:

@@ -40,7 +40,7 @@ class Giving:
         self._balancer = balancer
         self._cache = cache
         self._update_token = update_token
-        #: tells whether a PE is on this host
+        #: function that tells whether a PE is on this host
         self.is_near: Callable[[int], bool] = lambda pe: False
 
     def giver(self, request: Request) -> tuple[int, int] | None:

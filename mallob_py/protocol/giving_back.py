@@ -120,7 +120,7 @@ class GivingBack:
 
     def drain(self, now: float) -> None:
         """Start nothing new from now on; see the module's docstring."""
-        if self._is_last:  # ordered before the other ranks were gone
+        if self._is_last:  # the order came before the other ranks were gone
             return
         self.is_draining = True
         self._cache.holds = {
@@ -148,7 +148,7 @@ class GivingBack:
         return self.is_draining and not (is_at_work or self._staff.leaving or is_waited_for)
 
     def _is_to_hand_over(self, job: int) -> bool:
-        """Tell whether the job's worker, once found, goes on here and then leaves in order."""
+        """Tell whether the job's worker, once its parent has found it, goes on here and leaves in order."""
         return self._cache.goes_on(job) and self._cache.workers[job].leaves
 
     def hand_over(self, now: float) -> None:

@@ -52,7 +52,7 @@ class Growth:
         self._arrived: dict[int, Joining] = {}
         self._welcomed: list[int] = []
         self._connected: set[int] = set()
-        #: reasons why newcomers have failed to join
+        #: newcomer -> reason why it has failed to join
         self.problems: dict[int, str] = {}
         self._until_s = now + PATIENCE_S
         self._order_s = -math.inf

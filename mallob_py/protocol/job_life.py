@@ -120,11 +120,11 @@ def _life() -> dict[tuple[JobState, Happening], JobState]:
         (state.LAST, what.LEAVES): state.SAVING,
         (state.LAST, what.RETRACTED): state.RETRACTED,
         (state.SAVING, what.RETRACTED): state.RETRACTED,
-        # The end of a generation counts as the epoch.
+        # A new generation counts as the epoch that says so.
         (state.SAVING, what.GIVEN_UP): state.GONE,
         (state.RETRACTED, what.GIVEN_UP): state.GONE,
     }
-    # A root may start anew where the job goes on, and late news of that changes nothing.
+    # A root may start anew where the job goes on, and late news of such a start changes nothing.
     running = (state.WORKS, state.SETTLED, state.LAST, state.SAVING, state.RETRACTED)
     return service | pe | {(one, what.ROOT_RUNS): one for one in running}
 

@@ -265,7 +265,7 @@ class Seats:
                 if seat.state is not SeatState.EMPTY:
                     self._matcher.withdraw(self._job, seat.index)
                     if seat.state is SeatState.QUERIED and seat.index == 0 and seat.queried is not None:
-                        self.past.add([seat.queried])  # the root rests again, there or where it was before
+                        self.past.add([seat.queried])  # as far as known, the root rests there again
                     seat.clear()
             elif seat.state is SeatState.EMPTY:
                 seat.asked_s = now

@@ -85,7 +85,7 @@ class Newcomer:
         self.generation: Generation | None = None
         self.welcome: Welcome | None = None
         self.peers: dict[int, Peer] = {}
-        #: changes handled by the newcomer's membership, with their times
+        #: (time, change) of each change that the newcomer's membership has handled
         self.changes: list[tuple[float, AnyChange]] = []
         #: peers that have not noted this newcomer yet
         self._unaware: set[int] = set()

@@ -153,7 +153,7 @@ class Reports:
             self._out.send(worker.client, messages.Offered(worker.job, interim))
 
     def saves(self, number: int, data: bytes) -> None:
-        """Pass on a root's checkpoint, even if the root leaves or is suspended: it knows most of its job."""
+        """Pass on a root's checkpoint, even if the root leaves or is suspended, since it knows most."""
         worker = self._staff.by_any_number(number)
         if worker is None or worker.index > 0:
             return
@@ -314,7 +314,7 @@ class LocalWorkers:
         self.update_token()
 
     def receive_preference(self, message: messages.Prefer, now: float) -> None:
-        """Adopt a root that prefers this PE, if the PE is free: its token is not matched."""
+        """Adopt a root that prefers this PE, if this PE is free; else pass the request on."""
         request = message.request
         is_free = self.is_free(request.job)
         if is_free and self.is_obsolete(request):
@@ -394,7 +394,7 @@ class LocalWorkers:
         self._out.act(Log("busy", {}))
         offer = messages.Offer(request.job, index, worker.stay, self._balancer.epoch, granted_epoch)
         self._out.send(parent, offer)
-        if worker.is_carried_over and index == 0 and worker.has_run:  # the client may not know of the run
+        if worker.is_carried_over and index == 0 and worker.has_run:  # the client may not know this
             self._out.send(worker.client, messages.RootStarted(worker.job, worker.leaves))
             if worker.demand is not None:
                 self._out.send(worker.client, messages.DemandChanged(worker.job, worker.demand))
@@ -421,7 +421,7 @@ class LocalWorkers:
                 self._out.send(source, messages.Remember(message.job, parent_of(0), message.past))
             self._out.send(source, messages.ChildLeft(message.job, message.index, message.stay))
             return
-        if worker.is_granted:  # the client has come to another epoch since
+        if worker.is_granted:  # the client has reached another epoch since
             worker.is_granted, worker.accepted_epoch = False, message.epoch
         elif worker.accepted_epoch is not None:
             raise PeerViolation(f"worker {worker.index} of job {worker.job} is accepted twice")
@@ -619,7 +619,7 @@ class LocalWorkers:
     def _end(self, job: int) -> None:
         """Drop all that is kept of a job that is over."""
         self.cache.holds.pop(job, None)
-        if self.leaving.deadline_s < math.inf:  # otherwise none leaves
+        if self.leaving.deadline_s < math.inf:  # otherwise no worker leaves
             self.leaving.end_job(job)
         if (worker := self.suspended.pop(job, None)) is not None:
             worker.happens(Happens.ENDED, self._out)

@@ -88,7 +88,7 @@ class Matcher(Protocol):
         """Send what is due; return `next_deadline`."""
 
     def next_deadline(self) -> float:
-        """Return when `flush` must be called, as of its last call; `math.inf`: only messages bring news."""
+        """Return when `flush` must be called next, as known at its last call; `math.inf`: after a message."""
 
     # --- for checks ---------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class _Half:
 
 
 def _share(amount: int, *available: int) -> list[int]:
-    """Split `amount` in order, at most `available` each."""
+    """Split `amount` into shares, in order, each share at most as large as its `available`."""
     shares = []
     for limit in available:  # comparing is quicker than `min` and `max`
         share = 0 if limit < 0 else limit if limit < amount else amount
@@ -173,7 +173,7 @@ class PrefixSumMatcher:
     # --- the PE's wishes ----------------------------------------------------------------
 
     def ask(self, request: messages.Request) -> None:
-        """Ask for the workers of a bulk request, which replaces an earlier unmatched request for them."""
+        """Ask for the workers of a bulk request, in place of an earlier unmatched request for them."""
         assert request.position == 0
         assert request.count >= 1
         key = (request.job, request.subtree)

@@ -65,7 +65,7 @@ class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Events(Message, frozen=True, tag=1):
-    """News on jobs, on their way up the tree of ranks."""
+    """News of jobs, on their way up the tree of ranks."""
 
     events: tuple[JobEvent, ...]
 
@@ -167,7 +167,7 @@ class Adopt(Message, frozen=True, tag=10):
 
 
 class Prefer(Message, frozen=True, tag=27):
-    """To a PE that may have an advantage: run this root if you are free, else pass it on.
+    """To a PE that may have an advantage for this root: run it if you are free, else pass it on.
 
     `is_granted`: if you run it, you are in the tree at once, without `Accepted`.
     """
@@ -242,7 +242,7 @@ class ChildLeft(Message, frozen=True, tag=16):
 
 
 class Blamed(Message, frozen=True, tag=28):
-    """To a PE that lost a root of this job: the root runs elsewhere, so the job was not at fault."""
+    """To a PE that lost a root of this job: the root runs on another PE, so the job was not at fault."""
 
     job: int
 
@@ -278,7 +278,7 @@ class Release(Message, frozen=True, tag=20):
 class ProcessWanted(Message, frozen=True, tag=51):
     """To a PE of the same host where a job's root rests: give its process to my worker `number`.
 
-    The process is passed outside of messages; `ProcessDenied` says that none comes.
+    No message carries the process; `ProcessDenied` says that no process comes.
     """
 
     job: int
@@ -506,7 +506,7 @@ class Withdrawn(Message, frozen=True, tag=44):
 
 
 class Walk(Message, frozen=True, tag=45):
-    """A request on a random walk, which goes home after `hops` more hops."""
+    """A request on a random walk, which goes home after `hops_left` more hops."""
 
     hops_left: int
     request: Request

@@ -172,7 +172,7 @@ class Node:
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """Return the ranks that leave by order with the change for which this rank has halted or ended."""
+        """Return the ranks that leave, by order, in the change for which this rank has halted or ended."""
         return self._membership.leavers
 
     def is_over(self, now: float) -> bool:
@@ -294,7 +294,7 @@ class Node:
                 self._give(self.pes[dest - self._first], source, message, now)
 
     def _blame_for(self, error: PeerViolation) -> None:
-        """Take the rank at fault as lost, if it is another rank."""
+        """Take the rank at fault as lost; if it is this rank, raise the error."""
         rank = self.rank if error.source is None else self.placement.rank_of[error.source]
         if rank == self.rank:
             raise error
@@ -486,7 +486,7 @@ class Node:
         self._change(generation.Lost(rank), now)
 
     def _change(self, change: generation.AnyChange, now: float) -> None:
-        """Tell the membership a change, and carry out the consequences."""
+        """Tell the membership of a change, and carry out the consequences."""
         if self.is_stopping:
             return
         self._settle(now)
@@ -720,7 +720,7 @@ _ON_MESSAGE: Mapping[type, Callable[[Node, rank_stimuli.Said, Any, float], None]
             ),
             rank_messages.Joining: lambda node, said, it, now: node._host.meet(said.rank, it),
             rank_messages.Connected: lambda node, said, it, now: node._host.connected(said.rank),
-            # from a peer that was taken as lost while this rank was a newcomer
+            # messages from a peer that was taken as lost while this rank was a newcomer
             **dict.fromkeys((rank_messages.Noted, rank_messages.Welcome), lambda node, said, it, now: None),
         }.items()
     },

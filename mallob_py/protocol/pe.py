@@ -3,7 +3,7 @@
         balancing.py      each PE's image of all jobs and their volumes, epoch by epoch
                       (or distributed_balancing.py)
     matching.py       finds idle PEs for requests, in one of several ways
-    local_workers.py  the workers of this PE: adoption, suspension, and what is said to them
+    local_workers.py  the workers of this PE: adoption, suspension, and messages to them
     worker.py         the states of one worker, as a table
         leaving.py        processes that hand over their work while the PE runs another worker
     giving.py         processes that rest here and go on at another PE of the host
@@ -257,7 +257,7 @@ class PE:
             self.workers.parenting.receive_remember(message)
 
     def story(self, about: messages.AnyMessage | None = None) -> str:
-        """Return the last messages here, oldest first; if `about` has a job, only those about that job."""
+        """Return the last messages here, oldest first; if `about` has a job, only messages about this job."""
         job = getattr(about, "job", None)
         lines = [
             f"{at:.6f} from {source}: {message}"

@@ -17,7 +17,6 @@ class Placement:
     """The table of PEs 0..size-1 on their ranks, equal on every rank.
 
     A rank is one process with one event loop. It hosts as many PEs as it can run workers at a time: its cores
-    A rank is one process with one event loop. It hosts as many PEs as it can run workers at a time: its cores
     or, on machines of unequal speed, its speed in multiples of the slowest. PEs of a rank have consecutive
     numbers. So the protocol and its invariants stay the same, where m is the sum of all capacities; shares
     are fair by capacity, up to one unit; and most neighbours in the tree of PEs (`protocol/rank_tree.py`)
@@ -128,7 +127,7 @@ def heir_of(address: int, members: tuple[int, ...]) -> int:
 
 
 class Succession:
-    """The relation between the PEs of two generations: which of `after` follow those of `before`."""
+    """The relation between the PEs of two generations: which PEs of `after` follow which PEs of `before`."""
 
     def __init__(self, before: Generation, after: Generation) -> None:
         #: number of the new generation, and its number of PEs

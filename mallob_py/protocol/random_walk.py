@@ -63,7 +63,7 @@ class _Walked(NamedTuple):
 class RandomWalk:
     """One PE's part: the walks that it has started, and whether a walk may end here."""
 
-    #: always true, so that callers ask each time
+    #: always true, so that callers call `flush` each time
     has_news = True
 
     def __init__(

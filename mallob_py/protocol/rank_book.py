@@ -19,7 +19,7 @@ class Origin(msgspec.Struct, frozen=True):
     founders: tuple[int, ...]
     #: time of the start, in seconds since 1970
     start_s: float = 0.0
-    #: processes by rank, and the ranks' hosts, each named by the lowest rank ever there
+    #: rank -> its process, and rank -> its host, named by the lowest rank ever on this host
     processes: dict[int, RankProcess] = {}
     hosts: dict[int, int] = {}
 
@@ -51,7 +51,7 @@ class RankBook:
         self._hosts = {**self._hosts, rank: host}
 
     def describe(self, rank: int) -> str:
-        """Return a rank with its process and host, as far as known."""
+        """Name a rank with its process and host, as far as known."""
         process = self._processes.get(rank)
         return f"rank {rank}" if process is None else f"rank {rank} ({process})"
 

@@ -33,7 +33,7 @@ class Tell(RankEffect, frozen=True):
 
 
 class TellLost(RankEffect, frozen=True):
-    """Answer a rank taken as lost that has sent something."""
+    """Answer a message from a rank that was taken as lost."""
 
     rank: int
     g: int

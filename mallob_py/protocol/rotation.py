@@ -43,7 +43,7 @@ import msgspec
 from mallob_py.protocol.messages import NEW_JOB, JobEvent
 
 _HOMES_MAX = 4
-#: time for which a job with a whole PE remembers how much former jobs attained before it
+#: PE-seconds per job within which the lead of former jobs is forgotten
 _MEMORY_S = 1.5
 #: slices up to which jobs that have attained less come first; seconds of lag that a second less attained
 #: counts for
@@ -111,7 +111,7 @@ class Since(NamedTuple):
 
     rotation: Rotation
     volumes: Mapping[int, int]
-    #: jobs of that epoch
+    #: jobs of the last epoch
     known: Collection[int]
     #: news of the present epoch
     events: Sequence[JobEvent]

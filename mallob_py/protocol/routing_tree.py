@@ -37,7 +37,7 @@ class RoutingTreeMatcher:
     `on_outdated(request)` returns the request.
     """
 
-    #: always true, so that callers ask each time
+    #: always true, so that callers call `flush` each time
     has_news = True
 
     def __init__(
@@ -137,7 +137,7 @@ class RoutingTreeMatcher:
             self._right += change
 
     def _route(self, number: int, request: messages.Request) -> None:
-        """Route a request to this PE, else to the child with more idle PEs, else up; else let it wait."""
+        """Route a request to this PE if idle, else to the child with more idle PEs, else up; else keep it."""
         if self._is_idle:
             self._is_idle = False
             self.token_granted = True

@@ -120,8 +120,8 @@ class WorkerRaised(Stimulus, frozen=True):
 class WorkerCrashed(Stimulus, frozen=True):
     """The process died. `cpu_s`: CPU time not in any `WorkerUsed`.
 
-    `is_spared`: memory was short, so the death does not count against the job, and a new process gets no
-    memory soon.
+    `is_spared`: memory was short, so the death does not count against the job, and a new process would not
+    get memory soon.
     """
 
     worker: int
@@ -210,7 +210,7 @@ class WorkerToWorker(Stimulus, frozen=True):
 
 
 class WorkerMissed(Stimulus, frozen=True):
-    """The process did not take this message (all of a `DeliverMessage`), as it had left, or is far behind."""
+    """The process did not take the message of a `DeliverMessage`, since it had left or is far behind."""
 
     worker: int
     source_index: int
@@ -240,7 +240,7 @@ class DescriptionMissing(Stimulus, frozen=True):
 
 
 class HostRests(Stimulus, frozen=True):
-    """The host gives workers no processes (`HostHealth`): adopt none until that time."""
+    """The host gives workers no processes (`HostHealth`): adopt no workers until `until_s`."""
 
     until_s: float
 

@@ -67,8 +67,7 @@ class Turnover:
     def growth_delay_s(self, delay_s: float) -> float:
         """Return how long a root runs before its job asks for more workers.
 
-        Standby jobs may want these workers' PEs; and if the last jobs were brief, this job may end soon as
-        well.
+        Standby jobs may want the PEs of such workers; and if the last jobs were brief, this job may be, too.
         """
         if self.standby:
             return max(delay_s, self._moment_s)

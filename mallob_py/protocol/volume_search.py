@@ -123,7 +123,7 @@ def unit_key(priority: float, demand: int, job: int) -> Key:
 
 
 def place_key(standing: float, priority: float, demand: int, job: int) -> Key:
-    """Return a job's place in the order of jobs of which some must wait."""
+    """Return a job's place in the order in which jobs get a PE if some must wait."""
     return (standing, priority, demand, splitmix64(job) ^ WORD)
 
 

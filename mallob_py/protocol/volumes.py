@@ -46,7 +46,7 @@ MIN_PRIORITY, MAX_PRIORITY = 1e-100, 1e100
 MAX_PES = 2**48
 
 #: relative half-width of the interval around a guess of alpha_0 that must hold the root. Float errors
-#: (pairwise sums of n < 2^48 terms, a few products) stay below 2^-46, far inside
+#: (pairwise sums of n < 2^48 terms, a few products) stay below 2^-46, far below this half-width
 _DOUBT = 2.0**-40
 _POLISH_STEPS = 4
 
@@ -111,7 +111,7 @@ def _capped(d: Ints, n: int, m: int) -> Floats:
 def _sum(values: Floats) -> np.float64:
     """Return the pairwise sum: error below log2(n) roundings, none for integers below 2^53.
 
-    No BLAS product, whose error grows with n and whose threads stall on a busy machine.
+    This is no BLAS product: its error grows with n, and its threads stall on a busy machine.
     """
     total: np.float64 = np.add.reduce(values)
     return total
@@ -149,7 +149,7 @@ def rounded_down(p: Floats, d: Floats, m: int) -> Floats:
 def _floors_around(p: Floats, d: Floats, alpha: float) -> tuple[Floats, Floats]:
     """Return min(d, floor(a p)) for both ends a of the interval of doubt around `alpha`.
 
-    A job with equal values has this floor, and is of one kind, in the whole interval.
+    If both values of a job are equal, the job has this floor, and one kind, in the whole interval.
     """
     low = p * (alpha * (1.0 - _DOUBT))
     np.floor(low, out=low)
@@ -297,7 +297,7 @@ def _settle_ties(d: Ints, ids: NDArray[np.uint64], count: int) -> NDArray[np.boo
     chosen, tied, missing = _largest(d, count)
     if missing:
         candidates = np.flatnonzero(tied)
-        # ~ turns smaller into larger.
+        # `~` reverses the order of hashes.
         best, _, too_few = _largest(~_splitmix64(ids[candidates]), missing)
         if too_few:
             raise ValueError("job ids must be distinct")

@@ -34,7 +34,7 @@ class WorkerState(Enum):
     #: whether a worker in this state has a process, or has ordered one
     has_process: bool
 
-    #: in the tree; its description is not known here
+    #: in the tree; the job's description is not known here
     UNDESCRIBED = "undescribed"
     #: the description is known; its content is on its way to this host
     FETCHING = "fetching"

@@ -27,7 +27,7 @@ class WorkerCache:
         self._config = config
         self._balancer = balancer
         self.workers: OrderedDict[int, Worker] = OrderedDict()
-        #: by job with a suspended worker: time until which the PE is held free for the job
+        #: job with a suspended worker -> time until which the PE is held free for the job
         self.holds: dict[int, float] = {}
         #: greatest number of suspended workers, raised while workers were taken over from the last generation
         self.room = config.job_cache
@@ -38,7 +38,7 @@ class WorkerCache:
         self.make_room()
 
     def drop(self, worker: Worker, what: Happens = Happens.ENDED) -> None:
-        """Drop a suspended worker, or one whose process is gone (`what`)."""
+        """Drop a suspended worker; `what`: the reason, such as the end of its process."""
         del self.workers[worker.job]
         self.holds.pop(worker.job, None)
         worker.happens(what, self._out)
@@ -51,7 +51,7 @@ class WorkerCache:
         return jobs
 
     def goes_on(self, job: int | None) -> bool:
-        """Tell whether the job had a worker here at the end of the last generation, and not since."""
+        """Tell whether a worker of the job was taken over from the last generation and not adopted since."""
         worker = None if job is None else self.workers.get(job)
         return worker is not None and worker.is_carried_over
 

@@ -490,7 +490,7 @@ class BagCluster:
     def _seat(self, index: int) -> None:
         address, seed = self._next_address(index), self.plan.seed
         if self._stopped and mixed(seed, _AGAIN, *address) % 2:
-            # a stopped worker goes on, possibly elsewhere
+            # a stopped worker goes on, possibly on another seat
             worker = self._stopped.pop(mixed(seed, _WHICH, *address) % len(self._stopped))
         else:
             loan_bytes, told_bytes_per_s = self.plan.loan_bytes, self.plan.told_bytes_per_s
@@ -631,7 +631,7 @@ class BagCluster:
             if not back and self._share(_BACK, about) < self.plan.come_back:
                 self._send(dest, source, message, back=True)
             return
-        if not isinstance(message, WorkWanted | Lifeline | Cut | Better):  # too many of these messages
+        if not isinstance(message, WorkWanted | Lifeline | Cut | Better):  # these are too many
             self.deliveries.append(Delivery(sent_s, self.now, about, message, back))
         if back:
             worker.ledger.undelivered(source, message, self.now)
@@ -650,7 +650,7 @@ class BagCluster:
 
 
 def failure_of(plan: BagPlan) -> Failure | None:
-    """Play a plan to its end, or to a failure."""
+    """Play a plan to its end, or to a failure; return the failure."""
     return _failure_in(BagCluster(plan))
 
 

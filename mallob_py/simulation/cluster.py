@@ -70,7 +70,7 @@ class _Rank:
         self.waiting: list[Callable[[], None]] = []
         #: whether a generation has begun and the first effects of its PEs are not executed yet
         self.begins = False
-        #: messages that arrived for the member before the newcomer was one
+        #: messages that arrived before the newcomer was a member
         self.early: list[rank_stimuli.Said] = []
         #: ranks that the rank can reach although they are no founders
         self.known: set[int] = set()
@@ -297,7 +297,7 @@ class Cluster(Network):
         for capacity in capacities:
             places = self.add_loop(capacity, 1.0)
             self._ranks.append(_Rank(len(self._ranks), places))
-            self.pes += [PE(0, 1, self.config) for _ in places]  # until it begins
+            self.pes += [PE(0, 1, self.config) for _ in places]  # until the rank begins
             new.append(self._ranks[-1])
         self._start_ranks(new, asked)
         return [rank.address for rank in new]
@@ -405,7 +405,7 @@ class Cluster(Network):
         self.later(self._detect_s, lambda: self._look_for(address))
 
     def _look_for(self, address: int) -> None:
-        """Have some rank notice the silence of this rank, if any rank would hear from it."""
+        """Have a rank that would hear from the rank at `address` notice its silence."""
         if self._ranks[address].is_awake:
             return
         present = [one for one in self._ranks if not (one.is_gone or one.is_over)]
@@ -479,7 +479,7 @@ class Cluster(Network):
                 self._do(rank, effect)
                 if rank.is_gone:
                     return
-        if rank.begins:  # only now, after all effects of the beginning
+        if rank.begins:  # after all effects of the generation's beginning
             rank.begins = False
             self._go_on(rank)
             if rank.is_gone:

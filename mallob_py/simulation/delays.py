@@ -191,7 +191,7 @@ class HashedDelays(InfinitelyFast):
         return shortest_s + (longest_s - shortest_s) * math.pow(share, self._skew)
 
     def all_so_far(self) -> list[Delayed]:
-        """Return everything delayed so far."""
+        """Return all events delayed so far."""
         kinds = {code: what for what, (code, _) in self._ranges.items()}
         return [
             Delayed(kinds[code], source, dest, number)

@@ -96,7 +96,7 @@ class Folders:
         return self._journal.keys() - self.ended.keys()
 
     def at_desks(self) -> set[int]:
-        """Return the jobs without a reply that are not at a PE: none, except for a moment."""
+        """Return the jobs without a reply that are not at a PE: none, since jobs are submitted at once."""
         return set()
 
     def resize(self) -> None:

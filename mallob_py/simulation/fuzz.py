@@ -36,7 +36,7 @@ _COMMAND = " ".join([*python(), "-m", "mallob_py.simulation.fuzz"])
 
 @dataclass(frozen=True)
 class Found:
-    """A failing seed, and its failing plan."""
+    """A failing plan, and its failure."""
 
     plan: Any
     failure: Failure

@@ -486,7 +486,7 @@ def with_desks(plan: Plan) -> Plan:
     reads_s = choose.choice((0.0, span_s / 100, span_s / 10))
     for deed in plan.deeds:
         if isinstance(deed, Terms | SetBack):
-            continue  # the desk does both by itself
+            continue  # the desk changes terms and sets jobs back by itself
         if not isinstance(deed, Submit):
             deeds.append(deed)
             continue

@@ -323,7 +323,7 @@ class Simulation:
         self._write_log(0.0, 0, "start", start)
 
     def submit_all(self, specs: Iterable[JobSpec]) -> None:
-        """Let all these jobs arrive at their times."""
+        """Let each job arrive at its time."""
         for spec in specs:
             self.cluster.at(spec.arrival_s, partial(self.submit, spec))
 

@@ -146,7 +146,7 @@ class Scenario:
         self._rest_if_turns_let_it()
         cluster.run(until_s=3 * plan.span_s, on_quiescent=self._check)
         self._rest_if_turns_let_it()
-        for job in cluster.folders.open:  # including a job that comes in again just now
+        for job in cluster.folders.open:  # including a job that is submitted again just now
             cluster.interrupt(job)
         self._rest()
         assert not cluster.processes, "processes outlive all jobs"

@@ -27,7 +27,7 @@ _FRAMES_SHOWN = 6
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One failure; `at_s` is the virtual time of it."""
+    """One failure; `at_s` is its virtual time."""
 
     kind: str
     text: str
