@@ -9,6 +9,10 @@ Worker i with T threads starts the attempts with numbers i*T to i*T+T-1. If an a
 crash, lack of memory; the job's memory limit holds for each process), it is replaced, at most twice, by an
 attempt with a number that no present worker uses.
 
+The first attempt of a job's root has the usual priority, all other attempts a lower one. So if a host has
+more processes than cores, as with more ranks than cores, a core searches in another job rather than a second
+time in the same one.
+
 Children stay in the worker's process group, by which the runtime suspends, continues and kills them.
 
 Guarantees: no child is left when `race` returns or raises, and none outlives the worker process; an exception
@@ -58,6 +62,9 @@ A = TypeVar("A", bound=Attempt)
 Turn = Callable[[list[TreeMessage], Collection[A]], Collection[A] | None]
 
 _MAX_RESTARTS = 2
+#: niceness of all attempts but a job's first one; without effect between sessions if the kernel schedules by
+#: session (`sched_autogroup_enabled`)
+_NICENESS = 10
 #: longest time between two calls of `turn`
 _TURN_INTERVAL_S = 0.05
 _READ_BYTES = 1 << 16
@@ -169,7 +176,8 @@ class _Race(Generic[A]):
             os.close(theirs)
             return
         if pid == 0:
-            run_and_exit(theirs, worker_pid, attempt)
+            is_first = self._context.index == 0 and place == 0
+            run_and_exit(theirs, worker_pid, attempt, niceness=0 if is_first else _NICENESS)
         os.close(theirs)
         child = _Child(attempt, pid, ours, place, number)
         self._children[pid] = child
@@ -214,10 +222,11 @@ class _Race(Generic[A]):
         return _reason(status)
 
 
-def run_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
+def run_and_exit(fd: int, worker_pid: int, attempt: Attempt, niceness: int = 0) -> NoReturn:
     """Run the attempt in the child; never return into the worker's code."""
     try:
         _die_with(worker_pid)
+        os.nice(niceness)
         # Only the worker may hold the socket to the rank, which must close when the worker ends.
         _close_all_but(fd, *attempt.fds)
         _write(fd, _message_of(attempt))

@@ -157,6 +157,19 @@ def test_workers_try_numbers_of_their_own(index: int, numbers: set[int], tmp_pat
         raced(Racing(3, index, stop_when_all_are_there), attempt)
 
 
+@pytest.mark.parametrize(("index", "number", "is_lower"), [(0, 0, False), (0, 1, True), (1, 2, True)])
+def test_all_attempts_but_a_job_s_first_leave_the_cores_to_other_jobs(
+    index: int, number: int, is_lower: bool
+) -> None:
+    result = raced(Racing(2, index), lambda one: Result(10, [os.nice(0)]) if one == number else hang())
+    assert (np.asarray(result.solution).tolist() > [os.nice(0)]) is is_lower
+
+
+def test_an_attempt_that_follows_the_first_one_has_its_priority() -> None:
+    result = raced(Racing(1), lambda number: die() if number == 0 else Result(10, [os.nice(0)]))
+    assert np.asarray(result.solution).tolist() == [os.nice(0)]
+
+
 # --- solvers that fail --------------------------------------------------------------------------
 
 
