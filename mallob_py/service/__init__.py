@@ -1,10 +1,10 @@
 """The job-file service: jobs come as files in `in/`, replies go to `out/`.
 
 `store` keeps files, `jobs` decides on jobs, `telemetry` reports. `service.py` is a client's service on its
-rank, with a job's way through it in `intake.py`, `desk_machine.py` (which decides), `inputs.py` and
-`endings.py`; `client.py` is the view from outside.
+rank; a job passes through `intake.py`, `desk_machine.py` (which decides), `inputs.py` and `endings.py`.
+Other processes hand in jobs by `client.py`.
 
-The two errors defined here: the user's job file is wrong, or our surroundings are.
+Two errors are defined here: one for faults of the user's job file, one for faults of our surroundings.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class ServiceError(Exception):
 class JobFileError(Exception):
     """A job file is refused, with this error as its reply.
 
-    `field` is the field at fault ("": the whole file). `identity` is the "user.name" whose reply file may
-    hold the error; None: the reply's file is named after the job file, since the identity is invalid or
-    another job's. `user` is the identity's user and `group` the job's group, if known.
+    `field` is the field at fault ("": the whole file). `identity` is the "user.name" after which the reply's
+    file is named; None: that file is named after the job file, because the identity is invalid or another
+    job's. `user` is the identity's user and `group` the job's group, if known.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""The service from outside: submitting jobs, waiting for replies, listing jobs without one; in any process.
+"""Access to the service from any process: submit jobs, wait for replies, list jobs without a reply.
 
-It needs the client's folder only, with or without a running service, so scripts may do the same: write under
-a name that starts with "~", rename into `in/`, watch `out/`. File names are unique, so an error reply reaches
-the right submitter even if two users submit the same job at once. With a durable service submissions are
-durable: `submit` returns when the job is on the disk.
+Only the client's folder is needed, not a running service, so scripts may do the same: write a file into `in/`
+under a name that starts with "~", rename it, watch `out/`. File names are unique, so an error reply reaches
+the right submitter even if two users submit the same job at once. If the service is durable, `submit` returns
+when the job is on the disk.
 
 A job file moves from `in/` to `journal/`, and its reply to `out/`, always by renames (see `store.journal`).
-`PendingJobs` looks in this order and so misses no job: a job in neither place has its reply. A job's identity
-stands in its file, which is read once.
+`PendingJobs` lists the folders in this order and so misses no job: a job in neither `in/` nor `journal/` has
+its reply. A job's identity stands in its file, which is read once.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def submit(
 
 
 def user_name(uid: int) -> str:
-    """Return a user's name; the number if the user has none."""
+    """Return the name of a user, or the user's number as text if there is no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -116,7 +116,7 @@ def login_name() -> str:
 
 
 def interrupt(api_dir: Path, user: str, name: str, client: int = 0, *, is_quiet: bool = False) -> Submission:
-    """End a live job; the reply is the job's reply, or an error if there is no such job.
+    """Hand in an order to end a live job. The answer is the job's reply, or an error if there is no such job.
 
     `is_quiet`: write no error, for callers that do not wait.
     """
@@ -125,7 +125,7 @@ def interrupt(api_dir: Path, user: str, name: str, client: int = 0, *, is_quiet:
 
 
 def withdraw(api_dir: Path, submission: Submission, client: int = 0) -> bool:
-    """Take a job file back; return False if a service has taken it in."""
+    """Remove a job file from `in/`; return False if a service has already taken the file in."""
     try:
         os.unlink(api_dir / f"jobs.{client}" / "in" / submission.file_name)
     except OSError:
@@ -150,8 +150,8 @@ def wait(
 
 
 def reply_to(submission: Submission) -> dict[str, Any] | None:
-    """Return the reply, if there is one."""
-    # The error first: a reply under the job's name may be that of a live job with this name.
+    """Return the reply to a submission, if there is one."""
+    # The error is looked for first: a reply under the job's name may belong to another job of that name.
     if os.access(submission.error_path, os.F_OK) and (reply := read_reply(submission.error_path)) is not None:
         return reply
     if signature_of(submission.reply_path) in (None, submission.older):
@@ -160,10 +160,7 @@ def reply_to(submission: Submission) -> dict[str, Any] | None:
 
 
 def service_is_running(api_dir: Path, client: int = 0) -> bool:
-    """Tell whether a service takes jobs here; without one, jobs wait.
-
-    Raises OSError if that is unknown now.
-    """
+    """Tell whether a running service takes the client's jobs. Raises OSError if this cannot be found out."""
     return is_locked(api_dir / f"jobs.{client}")
 
 
@@ -193,7 +190,7 @@ def signature_of(path: Path) -> tuple[int, int] | None:
 
 
 def read_reply(path: Path) -> dict[str, Any] | None:
-    """Return a reply; None: there is none. Raises ServiceError if no service wrote the file so."""
+    """Return the reply in a file; None: no such file. Raises ServiceError if it is unreadable or damaged."""
     try:
         reply = json.loads(contents(os.fspath(path)))
     except FileNotFoundError:
@@ -210,14 +207,14 @@ def read_reply(path: Path) -> dict[str, Any] | None:
 
 
 _TRIES = 10
-#: most bytes of a job file that is searched for its identity
+#: greatest number of bytes that are read of a job file to find its identity
 _READ_BYTES_MAX = 1 << 26
-#: most files that are read for a warning
+#: greatest number of files in `in/` and `journal/` with which `not_handed_in` still looks
 _LOOKED_INTO_MAX = 5000
 
 
 def not_handed_in(client_dir: Path, identities: Collection[str]) -> list[str]:
-    """Return the given jobs without reply and file that have not ended; none if too many files wait."""
+    """Return those of `identities` that were never handed in here; [] if too many files would be read."""
     missing = [one for one in identities if not os.path.lexists(client_dir / "out" / reply_name(one))]
     if not missing:
         return []
@@ -232,20 +229,20 @@ def not_handed_in(client_dir: Path, identities: Collection[str]) -> list[str]:
 
 
 def unknown_job(client_dir: Path, identity: str) -> str:
-    """Return the message about an unknown job; it allows for numbers that `submit` adds to file names."""
+    """Return the message that a job is unknown, with the last job of this name plus numbers, if any."""
     hint = ""
     with contextlib.suppress(OSError):
         known = [name.removesuffix(".json") for name in os.listdir(client_dir / "out")]
         known += PendingJobs(client_dir).look().identities
         if alike := [one for one in known if one.startswith(f"{identity}-")]:
-            # The numbers are times.
+            # The numbers, which `submit` adds to names, are times.
             last = max(alike, key=lambda one: [int(part) for part in one.split("-") if part.isdecimal()])
-            hint = f"; the last one of a name like this is {last}"
+            hint = f"; the last job with a name like this is {last}"
     return f"no job {identity} in {client_dir}, neither live nor ended{hint}"
 
 
 class PendingJob(NamedTuple):
-    """A job as its file names it; `group` is "" without a group."""
+    """The user, name and group ("": none) that stand in a job file."""
 
     user: str
     name: str
@@ -256,7 +253,7 @@ class PendingJob(NamedTuple):
 class Pending:
     """The jobs without a reply: names of their files, identities, and the jobs that are in groups.
 
-    `paths`: their files, by identity, until these move.
+    `paths`: identity -> path of the job's file when it was listed.
     """
 
     file_names: frozenset[str]
@@ -266,7 +263,7 @@ class Pending:
 
 
 class _File(NamedTuple):
-    """A job file, recognised by inode and time wherever it moves."""
+    """A job file: its name, inode and modification time, which stay when the file moves."""
 
     name: str
     signature: tuple[int, int]
@@ -278,9 +275,9 @@ class PendingJobs:
     def __init__(self, client_dir: Path) -> None:
         self._in_dir = client_dir / "in"
         self._journal_dir = client_dir / "journal"
-        #: job in each file; None: the file is no job
+        #: job file -> the job in it; None: the file is no job
         self._known: dict[_File, PendingJob | None] = {}
-        #: the error about a file that was gone when it had to be read
+        #: error about a file that vanished before it was read
         self._gone: FileNotFoundError | None = None
 
     def look(self) -> Pending:
@@ -288,11 +285,11 @@ class PendingJobs:
             try:
                 return self._look()
             except FileNotFoundError:
-                continue  # a file moved meanwhile; known files stay known
+                continue  # a file moved meanwhile; the next look reads only files that are not known yet
         return self._look()
 
     def _look(self) -> Pending:
-        """List all files. Raises FileNotFoundError if a file was gone, after listing all others."""
+        """List all files. Raises FileNotFoundError if a file vanished, but lists all others before."""
         self._gone = None
         still_known: dict[_File, PendingJob | None] = {}
         paths: dict[_File, str] = {}
@@ -303,7 +300,7 @@ class PendingJobs:
                 file = _File(name, signature)
                 paths[file] = f"{self._in_dir}/{name}"
                 still_known[file] = self._job(file, paths[file])
-        # Twice, since a listing may miss a reply that replaces a file already listed.
+        # Listed twice, because one listing may miss a reply that replaces a file already listed.
         journal = dict([*_entries(self._journal_dir), *_entries(self._journal_dir)])
         for own_name, signature in journal.items():
             match entry := parse_entry(own_name):
@@ -356,7 +353,7 @@ def _job_in(path: str) -> PendingJob | None:
 
 
 def _entries(folder: Path) -> list[tuple[str, tuple[int, int]]]:
-    """Return names with inode and time, without unfinished files.
+    """Return (name, (inode, modification time [ns])) of each file, except of unfinished files.
 
     A file that moves meanwhile is left out: a later listing has the file, or an earlier listing had it.
     """

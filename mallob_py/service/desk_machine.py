@@ -1,10 +1,10 @@
 """The machine behind a client's desk: decides what becomes of jobs, without clock, files or ranks.
 
-Its methods report events: jobs are accepted, inputs arrive, PEs report on jobs, users end jobs, time passes.
-It decides which job is free to begin (`jobs/holds.py`), which begins next and which makes room
-(`jobs/line.py`), on which terms (`jobs/users.py`), and what happens to a job that must not begin. Its `Hands`
-carry the decisions out: the hands of the service (`service.py`) or of a simulation. Every job follows the
-table in `protocol/job_life.py`.
+Callers report events by its methods: jobs are accepted, inputs arrive, PEs report on jobs, users end jobs,
+time passes. The machine decides which job is free to begin (`jobs/holds.py`), which begins next and which
+makes room (`jobs/line.py`), on which terms (`jobs/users.py`), and what happens to a job that must not begin.
+Its `Hands` carry the decisions out: the hands of the service (`service.py`) or of a simulation. Every job
+follows the table in `protocol/job_life.py`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from mallob_py.service.jobs.line import Line
 from mallob_py.service.jobs.live import LiveJob, LiveJobs
 from mallob_py.service.jobs.users import AtWork, Terms, UserBook
 
-#: bounds of one turn
+#: bounds of one turn: number of jobs begun, time
 _BEGIN_AT_ONCE, _BEGIN_S = 16, 0.05
-#: least time between two changes of jobs' terms
+#: shortest time between two changes of jobs' terms
 _TERMS_PERIOD_S = 0.1
 
 
 class Hands(Protocol):
-    """The deeds that the machine orders. Each call may tell the machine something at once."""
+    """The actions that the machine orders. Each method may report to the machine before it returns."""
 
     def now(self) -> float: ...
 
@@ -40,13 +40,13 @@ class Hands(Protocol):
         """End a job for the reason in `Holds.lacking`."""
 
     def end_chain_by(self, job: LiveJob, now: float) -> None:
-        """End a chain of revisions, and the job that demands this."""
+        """End a chain of revisions, and the job whose file demands this."""
 
     def end_at_limit(self, job: LiveJob, now: float) -> None:
         """End a job that reached its wallclock limit while waiting for its next turn."""
 
     def end_unsubmitted(self, job: LiveJob, now: float) -> None:
-        """End an interrupted job outside its PE; if its input is being read, after the input."""
+        """End an interrupted job that is not in its PE; if its input must be read first, after that."""
 
     def set_back(self, job: int) -> None: ...
 
@@ -63,7 +63,7 @@ class Hands(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeskSetting:
-    """The setting of a machine: PEs, and the relevant terms of `Config`."""
+    """The setting of a machine: the number of PEs, and the relevant terms of `Config`."""
 
     pes: int
     ageing_s: float
@@ -83,15 +83,15 @@ class DeskMachine:
             self.jobs, users, setting.pes, setting.ageing_s, setting.window, setting.residents_per_pe
         )
         self._next_terms_s = -math.inf
-        #: (when, job): wallclock limits of jobs that were given up; some of these jobs are over or at work
+        #: heap of (end of the wallclock limit, job) for jobs that were given up; some are outdated
         self._limits: list[tuple[float, int]] = []
         self._may_begin = False
-        #: time when `turn` has work, apart from held jobs
+        #: time when `turn` has work other than held jobs
         self._deadline_s = -math.inf
 
     @property
     def deadline_s(self) -> float:
-        """Return when `turn` has work to do."""
+        """Return the time when `turn` has work to do."""
         return min(self._deadline_s, self.holds.deadline_s)
 
     # --- what happens -----------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class DeskMachine:
         self._look_again()
 
     def goes_on(self, job: LiveJob) -> None:
-        """Note that a job's input, if stalled, has resumed."""
+        """Note that a job's input is read on, whether or not it had stalled."""
         self.line.bring_back(job)
 
     def interrupt(self, job: LiveJob, now: float) -> None:
@@ -163,7 +163,7 @@ class DeskMachine:
         return interruptions
 
     def resize(self, pes: int, moved: Collection[int]) -> None:
-        """Note the number of PEs, and the clients that begin anew on other ranks."""
+        """Note the new number of PEs, and the clients (`moved`) that begin anew on other ranks."""
         self.users.follow(pes, moved)
         self.line.resize(pes)
         self._may_begin = True

@@ -1,7 +1,7 @@
-"""The ends of jobs and of chains: a job ends with its one reply, and then nothing of it is kept.
+"""The ends of jobs and of chains: a job ends with its one reply, and then the service forgets the job.
 
-Most jobs end in the PE. A job may end earlier: interrupted, at a limit while its input is read, or failed,
-since its input or its own file cannot be read or it has crashed the service too often.
+Most jobs end in the PE. A job may end earlier: by an interruption, at a limit while its input is read, or by
+failing, because its input or its job file cannot be read or because it crashed the service too often.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mallob_py.service.telemetry.status_writer import StatusWriter
 
 
 def early_statistics(live: LiveJob, now: float) -> JobStatistics:
-    """Return the statistics of a job that is not at work; if it was given up, from its time at work."""
+    """Return the statistics of a job that is not at work, with its time at work if it was given up."""
     total_s = now - live.accepted_s
     if (spent := live.spent) is None:
         return JobStatistics(total_s=total_s)
@@ -114,7 +114,7 @@ class Endings:
         self._leave_early(live, Outcome.FAILED, early_statistics(live, now), now)
 
     def _leave_early(self, live: LiveJob, outcome: Outcome, statistics: JobStatistics, now: float) -> None:
-        """Log the end of a job, as the PE does for jobs that end at the PE."""
+        """Forget a job, and log its end as the PE does for jobs that end in the PE."""
         self._status.counters.replied(outcome.value)
         self._forget(live, now, outcome)
         fields = {
@@ -132,7 +132,7 @@ class Endings:
     # --- chains of revisions ------------------------------------------------------------------------
 
     def end_chain_by(self, live: LiveJob, now: float) -> None:
-        """End a chain by a file that demands its end, the only kind of file without a reply."""
+        """End the chain that a job file demands to end; the file itself gets no reply."""
         if (chain := self._chains.chain_to_end(live.id)) is None:
             self._directory.dismiss(live.id)
         else:
@@ -141,7 +141,7 @@ class Endings:
         self._forget(live, now, Outcome.RESULT)
 
     def end_chain(self, chain: Chain, why: str) -> None:
-        """End a chain: no further revision is awaited."""
+        """End a chain, to which no revision can be added any more."""
         self._directory.end_chain(chain.first)
         self._let_go(chain, why)
 
@@ -175,7 +175,7 @@ class Endings:
             self._directory.discard_solution(revision.job, revision.identity)
 
     def _numbers(self, live: LiveJob) -> tuple[int, int, int | None]:
-        """Return the internal id and revision in a job's reply, and its chain."""
+        """Return the internal id and revision number for a job's reply, and the job's chain, if any."""
         if not live.is_incremental or (place := self._chains.place_of(live.id)) is None:
             return live.id, 0, None
         chain, revision = place

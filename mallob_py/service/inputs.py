@@ -1,9 +1,9 @@
 """Inputs: helper processes read each job's input into the description that workers get.
 
 A job's limits hold while its input is read, but a time limit does not count while the job waits for a reader.
-A revision is read on top of its chain's former description (`jobs/chains.py`), which is kept for that. Input
-from a named pipe cannot be read again, and later revisions add to it: so an interrupted revision is read to
-its end, for some time.
+A revision is read on top of its precursor's description (`jobs/chains.py`), which is kept for this. Input
+from a named pipe cannot be read again, and later revisions add to it. So the pipe of an interrupted revision
+is still read to its end, for a limited time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import JobStatistics
 from mallob_py.service.parts import Parts
 
-#: time between two looks at a reading process's CPU time
+#: shortest time between two looks at a reading process's CPU time
 _LOOK_MIN_S = 0.05
 #: longest time to read the rest of an interrupted revision from its pipe
 _LAST_WORDS_S = 10.0
 
-#: adds the service's defaults to an application's configuration
+#: function that adds the service's defaults to an application's configuration
 Configured = Callable[[str, Mapping[str, Any]], dict[str, Any]]
 
 
@@ -46,15 +46,15 @@ class Inputs:
         self._chains = parts.chains
         self._results = parts.results
         self._configured = configured
-        #: (when, job): when reading may reach a limit; some jobs are read already
+        #: heap of (time when reading may reach a limit, job); some of the jobs are already read
         self._read_until: list[tuple[float, int]] = []
-        #: interrupted revisions that are read from a pipe, and until when
+        #: interrupted revisions that are still read from a pipe: job -> time when reading is cut off
         self._last_words: dict[int, float] = {}
         #: time when `beyond_limits` or `cut_off` may return something
         self.deadline_s = math.inf
 
     def read(self, live: LiveJob, now: float) -> None:
-        """Begin; the desk hears of the end as an event (`workers.tasks.ReadDone`)."""
+        """Begin to read a job's input; the desk hears of the end as an event (`workers.tasks.ReadDone`)."""
         self._machine.reads(live, now)
         if limits_s := [limit_s for limit_s, _, _ in _limits(live.terms)]:
             heapq.heappush(self._read_until, (now + min(limits_s), live.id))
@@ -64,7 +64,7 @@ class Inputs:
         self._rank.pool.read(live.id, self._task(live.id, live.known_file), chain)
 
     def was_read(self, live: LiveJob, description: wire.LocalDescription, now: float) -> bool:
-        """Note that an input was read; return False if the job was interrupted and goes no further."""
+        """Note that an input was read; return False if the job was interrupted and must end now."""
         live.parsing_s = now - live.reading_s
         if (place := self._chains.place_of(live.id)) is not None:
             self._keep(*place, description)
@@ -154,7 +154,7 @@ class Inputs:
 
 
 def drop_description(chain: Chain) -> None:
-    """Drop a description on which no revision will be read."""
+    """Drop the last description of a chain, on top of which no revision will be read."""
     if isinstance(chain.former, wire.Mapped):
         with suppress(OSError):
             os.unlink(chain.former.path)
@@ -177,9 +177,9 @@ def _spent(live: LiveJob, now: float, cpu_s: float = 0.0) -> JobStatistics:
 def _limits(
     terms: JobTerms, lasted_s: float = 0.0, read_s: float = 0.0, cpu_s: float = 0.0
 ) -> Iterator[tuple[float, float, Outcome]]:
-    """Yield each limit of a job that is being read, and the part of the limit used by reading.
+    """Yield (limit, time used so far, outcome at the limit) for each limit of a job whose input is read.
 
-    `lasted_s`: since the job could be read; `read_s`: since a process reads it.
+    `lasted_s`: time since the job could be read; `read_s`: time since a process reads its input.
     """
     if terms.wallclock_limit_s:
         yield terms.wallclock_limit_s, lasted_s, Outcome.WALLCLOCK_LIMIT

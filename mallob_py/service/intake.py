@@ -1,15 +1,15 @@
 """Intake: a client's job files become live jobs, or are refused.
 
-Files are taken in as they come, a bounded number per turn. A large file is parsed elsewhere (`large_files`)
-while others go on; only files whose meaning depends on earlier ones, interruptions and revisions, wait behind
-it. A large file being parsed counts as at work, so that it can be blamed for a crash.
+Files are taken in as they come, a bounded number per turn. A large file is parsed by another process
+(`large_files`) while others go on; only interruptions and revisions, whose meaning depends on earlier files,
+wait behind it. A large file being parsed counts as a job at work, so that it can be blamed for a crash.
 
-Waiting jobs are kept small: if they are many, a job's file is read again when the job begins. Beyond
+Waiting jobs take little memory: if there are many, a job's file is read again when the job begins. Beyond
 `WAITING_MAX` waiting jobs, further files stay untouched until other jobs have begun.
 
-A revision that is taken in before its precursor, though both were handed in at once, is held for a while, as
-is an interruption before its job. After a restart, the revisions that a former service answered are restored,
-since later ones add to them.
+If two files were handed in at once, a revision may be taken in before its precursor, or an interruption
+before its job; it is then held for a while. After a restart, the revisions that a former service answered are
+restored, since later revisions add to them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from mallob_py.service.store.entries import came_over_http
 from mallob_py.service.store.large_files import LargeFiles, Parsed
 from mallob_py.service.telemetry.status_writer import StatusWriter
 
-#: bounds of one turn
+#: bounds of one turn: number of files, time
 _TAKE_AT_ONCE, _TAKE_S = 16, 0.02
-#: bound of one turn where many files wait, so that an important late file does not wait for long
+#: for many waiting files, lest an important one wait long: greatest number per turn, files per further one
 _TAKE_AT_ONCE_MAX, _FILES_PER_MORE = 128, 100
-#: rough bound on the memory of parsed job files that need not be read again
+#: rough bound on the memory of parsed job files; beyond it, files are dropped and read again
 _PARSED_BYTES_MAX = 8 << 20
 _PARSED_PER_BYTE, _PARSED_BYTES_MIN = 10, 2000
 _LITERAL_BYTES = 4
-#: most waiting jobs, each of which takes a kilobyte
+#: greatest number of waiting jobs, each of which takes a kilobyte
 WAITING_MAX = 200_000
 #: time for which a revision waits for its precursor, and an interruption for its job
 _PRECURSOR_WAIT_S = 1.0
@@ -105,7 +105,7 @@ class Intake:
         self._chains = parts.chains
         self._endings = endings
         self._status = status
-        #: claimed files not looked at
+        #: claimed files that were not examined yet
         self._taken: deque[Incoming] = deque()
         self._large_files = LargeFiles(applications)
         #: large files being parsed and files that wait behind them, in order
@@ -113,13 +113,14 @@ class Intake:
         self._parsed: dict[int, Parsed] = {}
         #: live jobs whose large file is read again, with the function to call afterwards
         self._again: dict[int, Continuation] = {}
-        #: early revisions and interruptions by internal id, with their deadlines
+        #: early revisions and interruptions: internal id -> (deadline, file, parsed file)
         self._early: dict[int, tuple[float, Incoming, JobFile | Interruption]] = {}
-        #: answered revisions of a former service, by precursors that must run again first
+        #: answered revisions of a former service whose precursor must run again first: identity of the
+        #: precursor -> (first revision of the chain, file, parsed file)
         self._unrestored: dict[str, tuple[int, Incoming, JobFile]] = {}
         #: whether the directory was told that no room is left
         self._is_full = False
-        #: whether older files may still wait, for want of room
+        #: whether older files may still wait in `in/`, because there was no room
         self._are_left = False
         self._next_s = -math.inf
         self._epoll = select.epoll()
@@ -135,7 +136,7 @@ class Intake:
 
     @property
     def waiting(self) -> int:
-        """The number of claimed files not looked at."""
+        """The number of claimed files that are not live jobs yet."""
         return len(self._taken) + len(self._behind) + len(self._early) + self._directory.recovered_count
 
     @property
@@ -258,7 +259,7 @@ class Intake:
         return request.incremental and self._chains.is_early(request)
 
     def _may_come(self) -> bool:
-        """Tell whether older files may not have been looked at."""
+        """Tell whether older files may still have to be examined."""
         return self._directory.recovered_count > 0 or bool(self._behind) or self._are_left
 
     def _next_early_s(self, now: float) -> float:
@@ -269,7 +270,7 @@ class Intake:
         return self._next_s if now < self._next_s < math.inf else now + _PRECURSOR_WAIT_S
 
     def _take_in_early(self, now: float) -> None:
-        """Take in early files whose jobs have come, which may have been early themselves."""
+        """Take in early files whose jobs are known now; such a job's own file may have been early, too."""
         known = -1
         while self._early and known != len(self._early):
             known = len(self._early)
@@ -285,7 +286,7 @@ class Intake:
             is_before = early.handed_in_s < incoming.handed_in_s
             if (
                 is_of_job and is_before and not (early.is_known and incoming.is_known)
-            ):  # else the two times cannot be compared
+            ):  # of two known files, the times of claiming are known, not those of handing in
                 del self._early[early.internal_id]
                 self._refuse(early, no_live_job(identity), now, request)
 
@@ -296,7 +297,7 @@ class Intake:
         now: float,
         request: JobFile | Interruption | None = None,
     ) -> None:
-        """Refuse a file. Jobs are reported as ended, by name if known; orders are not."""
+        """Refuse a file. A refused job is reported as ended, by name if known; an interruption is not."""
         user, name, group = error.user, incoming.file_name, error.group
         if isinstance(request, JobFile):
             group = request.group
@@ -305,7 +306,7 @@ class Intake:
         elif user and error.identity is not None:
             name = error.identity.removeprefix(f"{user}.")
         if error.identity is not None and error.identity in self._holds:
-            # The live job has the reply of this identity.
+            # The reply file of this identity belongs to the live job.
             error = JobFileError(error.field, error.message)
         self._running.end(incoming.internal_id)
         if isinstance(request, Interruption) and request.is_quiet:
@@ -331,7 +332,8 @@ class Intake:
         # place.
         if not file.done and self._directory.came_before_reply(incoming, identity):
             # If accepted, the job would replace a reply that no user can have seen.
-            text = f"a job {identity} was live when this came; choose another name, or wait for its reply"
+            text = f"a job {identity} was live when this file came"
+            text += "; choose another name, or wait for its reply"
             raise JobFileError("name", text)
         if self._early:
             self._refuse_interruptions_before(incoming, identity, now)
@@ -365,7 +367,7 @@ class Intake:
     def has_file(self, live: LiveJob, then: Continuation, now: float) -> bool:
         """Tell whether a live job's file is in memory; if not, call `then` once the file is there.
 
-        A job whose file cannot be read any more is lost. Of several calls for a job, the last `then` counts.
+        A job whose file cannot be read again fails. Of several calls for a job, the last `then` counts.
         """
         if live.file is not None:
             return True
@@ -384,7 +386,7 @@ class Intake:
         return self._knows_again(live, request, now)
 
     def is_read_again(self, live: LiveJob) -> bool:
-        """Tell whether a job waits for its file."""
+        """Tell whether a job's file is being read again."""
         return live.id in self._again
 
     def _knows_again(self, live: LiveJob, request: JobFile | Interruption | JobFileError, now: float) -> bool:
@@ -398,7 +400,7 @@ class Intake:
     # --- chains of a former service -------------------------------------------------------------
 
     def restore_chains(self, now: float) -> set[int]:
-        """Restore the revisions that a former service has answered; later ones add to them.
+        """Restore the revisions that a former service has answered, since later revisions add to them.
 
         Returns the first revisions of chains that cannot be continued, since their input came through a pipe.
         """
@@ -419,9 +421,9 @@ class Intake:
         return unreadable
 
     def _restore_after(self, file: JobFile, now: float) -> None:
-        """Restore the answered revisions to which this revision adds.
+        """Restore the answered revisions that add to this revision.
 
-        Such revisions were interrupted while this one ran, or handed in at the same moment.
+        Such a revision was interrupted while this one ran, or both were handed in at the same moment.
         """
         precursor: JobFile | None = file
         while precursor is not None and precursor.identity in self._unrestored:
@@ -431,7 +433,7 @@ class Intake:
             precursor = following
 
     def _cannot_go_on_from(self, incoming: Incoming, why: str, now: float) -> None:
-        message = f"the revision {incoming.file_name} cannot be gone on from: {why}"
+        message = f"no revision can add to the revision {incoming.file_name}: {why}"
         self._rank.log.write(now, LogEvent.PROBLEM, {"message": message})
 
 

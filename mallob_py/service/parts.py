@@ -1,4 +1,4 @@
-"""The parts of a client's service that its other parts share."""
+"""The objects that the parts of a client's service share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """`results`: the files that jobs name for their results."""
+    """The shared objects of a client's service; `results`: the files that jobs name for their results."""
 
     rank: Rank
     directory: JobDirectory | ThreadedDirectory

@@ -3,8 +3,8 @@
 It runs on the first client's rank, which speaks for the service. If that rank leaves or is lost, the rank
 that takes over its client goes on (`store/orders.py`).
 
-Ranks that leave are chosen so that whole hosts become empty; of a host, the highest ones. An order is done
-when the processes on this host are gone.
+Ranks that leave are chosen so that whole hosts become empty; on one host, the highest ranks are chosen. An
+order is done when the processes of its ranks on this host are gone.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from mallob_py.service.store.orders import (
     Resize,
 )
 
-#: most ranks that join by one order: their starter does nothing else meanwhile, and must not be taken for
-#: lost
+#: greatest number of ranks that join by one order: the rank that starts them does nothing else meanwhile, and
+#: must not be taken for lost
 FURTHER_MAX = 64
-#: most digits of a rank's number
+#: greatest number of digits of a rank's number
 _DIGITS_MAX = 9
 #: delay before an order that failed, as on a full disk, is tried again
 _AGAIN_AFTER_S = 1.0
@@ -76,9 +76,7 @@ def spread(count: int, hosts: Sequence[HostShare]) -> list[str]:
         all(host.most is not None for host in hosts)
         and (most := sum(host.most or 0 for host in hosts)) < count
     ):
-        raise Refusal(
-            f"{count} further ranks are wanted, but the hosts that are named may have {most} in all"
-        )
+        raise Refusal(f"{count} further ranks are wanted, but the named hosts may have at most {most}")
     found: list[str] = []
     while len(found) < count:
         round_ = [host.name for host in hosts if host.most is None or found.count(host.name) < host.most]
@@ -90,19 +88,19 @@ def check_hosts(order: Resize) -> None:
     """Check the hosts of an order, which other programs may have written. Raises Refusal."""
     for host in order.hosts:
         if not is_host_name(host.name) or (host.most is not None and host.most < 1):
-            raise Refusal(f"{host.name!r} is no host such as node2, with one rank there at least")
+            raise Refusal(f"{host.name!r} is no host name such as node2, or has a bound below one rank")
     if len({host.name for host in order.hosts}) < len(order.hosts):
-        raise Refusal("a host is there twice")
+        raise Refusal("a host is named twice")
     if any(not word or "\0" in word for word in order.remote_shell):
         raise Refusal(f"{order.remote_shell!r} is no command")
 
 
-#: period of checking whether departed processes are gone; most of these ends are reported
+#: period of checking whether departed processes are gone; most of them report their end before
 _LOOK_S = 0.25
 
 
 class _Aside(NamedTuple):
-    """An order that is set aside until a time; `answer` must only be written; None: read the order anew."""
+    """An order that is set aside until a time. Then its `answer` is written; None: the order is read anew."""
 
     until_s: float
     answer: Answer | None = None
@@ -121,11 +119,11 @@ class Resizing:
         self._folder = folder
         #: name of the order under way
         self._name = ""
-        #: ranks that leave by that order
+        #: ranks that leave by the order under way
         self._departure: Departure | None = None
         #: for growth: time of the order (since 1970), and the former number of ranks
         self._growing: tuple[float, int] | None = None
-        #: generation in which the new ranks were told, and the ranks ready since
+        #: generation in which the leaving ranks were told to drain, and the ranks that are empty since
         self._told_in = 0
         self._ready: set[int] = set()
         self._is_ordered = False
@@ -194,17 +192,18 @@ class Resizing:
         return False
 
     def _waiting(self, now: float) -> set[str]:
-        """Return the orders that must not be begun now."""
+        """Return the names of the orders that must not be begun now."""
         return {name for name, one in self._aside.items() if one.answer is not None or one.until_s > now}
 
     def _put_off(self, name: str, answer: Answer | None, error: OSError) -> None:
-        """Put an order off until after the next turn and a pause; report it once."""
+        """Set an order aside until a pause after this turn; report this once."""
         if name not in self._aside:
-            tell(f"the order {self._folder.path / name} cannot be dealt with, which is tried again: {error}")
+            path = self._folder.path / name
+            tell(f"the order {path} cannot be carried out now, and is tried again: {error}")
         self._aside[name] = _Aside(-math.inf, answer)
 
     def _answer(self, name: str, answer: Answer) -> None:
-        """Write an answer, retried later on failure; an order that cannot be removed never begins again."""
+        """Write an answer, now or later. An answered order that cannot be removed does not begin again."""
         try:
             if answer.before:  # the order was carried out
                 self._note_ranks()
@@ -225,9 +224,10 @@ class Resizing:
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise
-            # Something else has the answer's name, and the order's author must not wait for an answer.
+            # Something else has the name of the file. The order's author must get an answer all the same.
             tell(
-                f"{error.filename}: {error.strerror}; a service that starts all ranks again has fewer or more"
+                f"{error.filename}: {error.strerror}; after a loss of all ranks, the service restarts with"
+                " its former number of ranks"
             )
 
     def _decided(self, order: Order) -> Departure | None:
@@ -282,7 +282,7 @@ class Resizing:
             Site(host) if host == here else Site(host, shell_to(host, os.environ, shell)) for host in hosts
         ]
         before = len(self._members)
-        # First: without the note, ranks would be started again and again.
+        # Noted before the start: otherwise a retry of the order would start as many ranks once more.
         self._folder.decide(self._name, replace(order, by=None, to=before + count))
         self._rank.grow(sites, self._has_grown)
         self._growing = self._rank.now(), before
@@ -300,7 +300,7 @@ class Resizing:
         self._answer(self._name, Answer(refusal, before, after, took_s))
 
     def _who_stays(self) -> int:
-        """Return a rank of the launcher, by which other ranks hear of the launcher's signals."""
+        """Return a rank that the launcher started: the others hear of the launcher's signals from it."""
         founders = [rank for rank in self._members if rank in self._rank.node.founders.members]
         return self._rank.rank if self._rank.rank in founders or not founders else founders[0]
 
@@ -317,11 +317,11 @@ class Resizing:
         if not found:
             raise Refusal(f"there is no {'rank' if is_number else 'host'} {place}: {known}")
         if len(found) == len(self._members):
-            raise Refusal("that is all there is, and one rank has to stay; SIGTERM ends all")
+            raise Refusal("these are all ranks, and one has to stay; SIGTERM ends the service")
         if set(found) >= set(self._members) & set(self._rank.node.founders.members):
             raise Refusal(
-                "of the ranks that were there at the start one has to stay, which hears of the launcher's"
-                " signals; end the service with SIGTERM, and start it anew elsewhere"
+                "one of the ranks with which the service started has to stay, to hear of the launcher's"
+                " signals; end the service with SIGTERM, and start it anew on other hosts"
             )
         if self._must_stay and self._rank.rank in found:
             raise Refusal(f"rank {self._rank.rank} has to stay: {self._must_stay}")
@@ -330,7 +330,7 @@ class Resizing:
     # --- departures ---------------------------------------------------------------------------
 
     def _go_on(self) -> bool:
-        """Continue the order under way; return whether it is carried out."""
+        """Continue the departure under way; return whether it is complete."""
         assert self._departure is not None
         if set(self._departure.leaves) >= set(self._members):
             self._have_one_stay(self._departure)
@@ -352,7 +352,7 @@ class Resizing:
             self._is_ordered = False
             self._ready.clear()
             now = self._rank.now()
-            # A rank of another host may have decided the order, by a clock that is wrong.
+            # The time of the order may come from another host, whose clock may be wrong.
             left_s = min(departure.ordered + departure.grace_s - now, departure.grace_s)
             for rank in staying:
                 self._rank.have_drain(rank, now + max(0.0, left_s))

@@ -1,9 +1,8 @@
 """Retention (`serve --keep T`): removes what one client's service has written for jobs that ended long ago.
 
-The history alone says which jobs these are. The files of a job are removed before the job's line, so a sweep
-that is cut off is done again. Removed are only plain files of our user below our own folders, never through a
-link, and only if the file itself is old, too: a reply to a later job of the same name is younger. Files of
-other people stay.
+The jobs are found in the history alone. A job's files are removed before the job's line in the history, so a
+sweep that is cut off is done again. Only plain files of our user below our own folders are removed, never
+through a link, and only if the file itself is old, too: the reply to a later job of the same name is younger.
 
 A sweep runs in steps within the event loop: a few milliseconds, then a pause.
 """
@@ -29,9 +28,9 @@ from mallob_py.service.store.entries import refusal_name, reply_name
 from mallob_py.service.telemetry.history import HISTORY_FILES, drop_beginning, old_lines
 from mallob_py.service.telemetry.status import EndedJob
 
-#: time between sweeps; time of the loop for steps at once, and pause after them
+#: time between two sweeps, time for the steps of one turn, pause between two turns of a sweep
 _PERIOD_S, _STEPS_S, _PAUSE_S = 3600.0, 0.002, 0.02
-#: most bytes of a reply that is read for the names of its result files
+#: size of the largest reply that is read for the names of its result files
 _REPLY_BYTES_MAX = 64 << 20
 
 
@@ -56,7 +55,7 @@ class Folders:
         return cls(client_dir, results, client_dir.parent / OUTPUT_FOLDER)
 
     def forget(self, job: EndedJob, before_s: float) -> None:
-        """Remove all files of an ended job that were written before this time (seconds since 1970)."""
+        """Remove all files of an ended job that were written before `before_s` (seconds since 1970)."""
         identity = identity_of(job.user, job.name)
         replies = [reply_name(identity)] if job.user else []
         if job.outcome == REFUSED:
@@ -98,7 +97,7 @@ class Retention:
         forget: Callable[[EndedJob, float], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`forget` has the files of a job removed, if written before a time; `clock`: seconds since 1970."""
+        """`forget`: removes files of a job that were written before a time; `clock`: seconds since 1970."""
         self._keep_s = keep_s
         self._client_dir = client_dir
         self._forget = forget
@@ -108,7 +107,7 @@ class Retention:
         self.deadline_s = -math.inf
 
     def turn(self, now: float) -> None:
-        """Do some steps of the sweep that is under way, or begin one."""
+        """Do some steps of the current sweep, or of a new one."""
         if self._sweep is None:
             self._sweep = self._steps()
         until_s = time.monotonic() + _STEPS_S

@@ -5,8 +5,8 @@ A job's way: claimed by the directory (from then on it survives a crash) -> chec
 input read by a helper process (`inputs.py`) -> submitted to the PE -> ended -> replied (`endings.py`). Any
 failure on this way becomes the job's one reply; nothing raises into the event loop.
 
-A revision of an incremental job is held until its precursor has its reply, and read on top of its chain's
-former description (`jobs/chains.py`). For the PEs it is a job like any other.
+A revision of an incremental job is held until its precursor has its reply. Its input is then read on top of
+the precursor's description (`jobs/chains.py`). For the PEs a revision is a job like any other.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory
 from mallob_py.service.telemetry.status import EndedJob
 from mallob_py.service.telemetry.status_writer import Leftovers, StatusWriter, last_words
 
-#: time in which a revision that adds to others counts as trivial, so that only its root works on it
+#: time for which only the root works on a revision that adds to others, since the revision may be trivial
 _TRIVIAL_S = 0.03
 _UNREADABLE = "its chain has ended: the service has been restarted, and named pipes cannot be read again"
-_CUT_OFF = "interrupted before it had come through its pipe; its chain goes on without it"
+_CUT_OFF = "interrupted before its input had come through its pipe; its chain goes on without it"
 
 
 class ClientMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -81,7 +81,7 @@ class ServiceSetting:
     chain_timeout_s: float
     #: how long files of ended jobs are kept; None: for ever
     keep_s: float | None = None
-    #: announces that jobs are accepted from this folder
+    #: function that announces the folder from which jobs are accepted
     greet: Callable[[Path], None] = lambda folder: None
 
 
@@ -120,9 +120,9 @@ class Service(Desk):
         self._intake = Intake(parts, self._endings, self._status, setting.applications, setting.code)
         self._retention = None if setting.keep_s is None else self._retention_of(setting.keep_s, results)
         self._is_new = True
-        #: the directory's clock differs by this constant
+        #: time on the rank's clock minus time on the directory's clock
         self._clock_offset_s = rank.now() - time.monotonic()
-        #: unreadable chains, by first revision
+        #: first revisions of the chains whose pipes cannot be read again
         self._unreadable_chains = self._intake.restore_chains(rank.now())
 
     def _retention_of(self, keep_s: float, results: ResultFiles) -> Retention:
@@ -153,7 +153,7 @@ class Service(Desk):
         if now >= self._machine.deadline_s:
             self._machine.turn(now)
         if now >= self._status.deadline_s:
-            self._running.acquit(now)  # seldom enough
+            self._running.acquit(now)  # here, since it need not happen in every turn
             self._status.turn(now)
         if self._retention is not None and now >= self._retention.deadline_s:
             self._retention.turn(now)
@@ -176,7 +176,7 @@ class Service(Desk):
             self._endings.end_chain(chain, why)
 
     def _end_reads(self, now: float) -> None:
-        """Stop reading inputs that take too long or too much CPU."""
+        """End jobs whose inputs take too much time or CPU to read."""
         for live in self._inputs.cut_off(now):
             statistics = JobStatistics(total_s=now - live.accepted_s)
             self._endings.fail_early(live, "files", _CUT_OFF, statistics, now)
@@ -194,12 +194,12 @@ class Service(Desk):
         return job in self._machine.jobs
 
     def world_changed(self, moved: Collection[int]) -> None:
-        """Adapt to another number of PEs, and to clients that begin anew on other ranks."""
+        """Adapt to a new number of PEs, and to clients (`moved`) that begin anew on other ranks."""
         self._machine.resize(self._rank.node.placement.size, moved)
         self.deadline_s = -math.inf
 
     def close(self) -> None:
-        """Close; jobs without a reply stay in the journal and run again after a restart."""
+        """Close the service. Jobs without a reply stay in the journal and run again after a restart."""
         states = self._status.states()
         self._let_go()
         if not self._is_new:  # else the service never took jobs, and the reason was reported
@@ -216,7 +216,7 @@ class Service(Desk):
         self._status.remove()
 
     def hand_over(self) -> None:
-        """Hand the folder over to another rank, which goes on with unfinished jobs; no job is to blame."""
+        """Hand the folder over to another rank, which goes on with its jobs; no job is blamed for this."""
         self._let_go()
         self._running.hand_over()
 
@@ -225,7 +225,7 @@ class Service(Desk):
         self._directory.close()
 
     def _open(self) -> None:
-        """Open for jobs, after the desks of all ranks are open: only then can clients rely on the service."""
+        """Announce the service, and end unreadable chains. Called once the desks of all ranks are open."""
         self._setting.greet(self._directory.path / "in")
         for first in self._unreadable_chains:
             if (place := self._chains.place_of(first)) is not None:
@@ -237,7 +237,7 @@ class Service(Desk):
         return self._rank.now()
 
     def begin(self, job: LiveJob, now: float) -> None:
-        # A job whose file is under way is about to end.
+        # A job whose file is already being read again is about to end.
         if job.file is None and (
             self._intake.is_read_again(job) or not self._intake.has_file(job, self.begin, now)
         ):
@@ -264,8 +264,8 @@ class Service(Desk):
         lacking = self._machine.holds.lacking(job.id)
         if lacking is not None and self._intake.has_file(job, self.end_lacking, now):
             name, outcome = lacking
-            how = f"has ended without a result ({outcome})" if outcome else "has ended, and nobody knows how"
-            message = f"{name}, of which it needs a result, {how}"
+            how = f"has ended without one ({outcome})" if outcome else "has ended with an unknown outcome"
+            message = f"the job needs a result of {name}, which {how}"
             self._endings.fail_early(job, "after-ok", message, early_statistics(job, now), now)
 
     def end_chain_by(self, job: LiveJob, now: float) -> None:
@@ -304,7 +304,7 @@ class Service(Desk):
     # --- from file to PE --------------------------------------------------------------------
 
     def worker_event(self, event: WorkerEvent, now: float) -> None:
-        """Take in a helper process's news: an input was read, or could not be."""
+        """Take in a helper process's report on reading an input."""
         self.deadline_s = -math.inf
         match event:
             case ReadDone(job, description):
@@ -326,7 +326,7 @@ class Service(Desk):
                 self._endings.fail_early(live, field, message, self._inputs.failed(live, now), now)
 
     def _submit(self, live: LiveJob, description: Description, now: float) -> None:
-        # Later revisions add to a revision, and input from a pipe can be read only once.
+        # Such a job cannot begin anew: later revisions add to it, or its pipe can be read only once.
         is_lasting = live.is_incremental or comes_through_pipe(live.known_file)
         terms = self._machine.terms(live, is_lasting, now)
         live.description = description if terms is None else None
@@ -364,7 +364,7 @@ class Service(Desk):
                 self._note_deadline()
 
     def _end_interrupted(self, live: LiveJob, now: float) -> None:
-        """End a job that never reached the PE, or waits for its next turn."""
+        """End an interrupted job that never reached the PE, or that waits for its next turn."""
         if self._intake.has_file(live, self._end_interrupted, now):
             if live.description is not None:
                 self._rank.transfer.forget(live.id)

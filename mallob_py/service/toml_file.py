@@ -12,7 +12,7 @@ Kind = TypeVar("Kind")
 
 
 class TomlError(Exception):
-    """The file cannot be read, is no TOML, or does not fit."""
+    """Error: a file cannot be read, is not TOML, or does not fit the wanted struct."""
 
 
 def read_toml(path: Path, kind: type[Kind]) -> Kind:
@@ -28,6 +28,6 @@ def read_toml(path: Path, kind: type[Kind]) -> Kind:
 
 
 def in_words(error: msgspec.ValidationError) -> str:
-    """Return msgspec's `Expected ... - at `$.jobs.pes`` with the key first."""
+    """Return msgspec's text "Expected int - at `$.jobs.pes`" with the key first: "jobs.pes: Expected int"."""
     text, _, place = str(error).partition(" - at `$.")
     return f"{place.rstrip('`')}: {text}" if place else text

@@ -5,8 +5,8 @@ waiting connection must send a head within `HEAD_MAX_S`, and at most `WAITING_MA
 connection displaces the oldest one of the peer with most waiting connections. So a head that is sent at once
 is always read, however many connections are silent.
 
-Bytes that a peer does not read stay in the transport, at most 64 KB. A peer must read 48 KB of them in
-`UNREAD_MAX_S` (so the least rate is 0.8 KB a second), also after the end of an answer, or is cut off.
+Bytes that a peer does not read stay in the transport, at most 64 KB. A peer that does not read 48 KB of them
+within `UNREAD_MAX_S` (0.8 KB a second) is cut off, also after the end of an answer.
 """
 
 from __future__ import annotations

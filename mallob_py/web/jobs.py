@@ -48,7 +48,7 @@ from mallob_py.web.store import Ended, Record, Signature, Store, Upload, is_subm
 from mallob_py.web.timelines import Timeline
 
 _RECENT_MAX = 50
-#: the outcomes of each kind, as predicates
+#: kind of ended jobs -> whether an outcome is of this kind
 ENDED_KINDS: Mapping[str, Callable[[str], bool]] = {
     "all": lambda outcome: True,
     "results": lambda outcome: outcome == "result",
@@ -63,10 +63,10 @@ ENDED_ORDERS: Mapping[str, Callable[[views.Job], Any]] = {
     "pe-seconds": lambda job: job.pe_seconds,
 }
 _NESTING_MAX = 100
-#: the largest file of a live job that is read for people, and how often a file may move meanwhile
+#: size of the largest job file that is read for people; number of tries if the file moves meanwhile
 _JOB_FILE_BYTES_MAX = 16 << 20
 _TRIES = 3
-_FORGOTTEN = "another job of that name has replied since; its reply is under USER.NAME"
+_FORGOTTEN = "a later job of this name has replaced the reply; ask for USER.NAME to get the later reply"
 
 
 class Jobs:
@@ -86,13 +86,13 @@ class Jobs:
         self._told_jobs: list[views.Job] = []
         self._applications = sorted(installed() | places_without_search())
         self._mutex = threading.Lock()
-        #: the look at each client that a request has named
+        #: client that a request has named -> shared look at its jobs without a reply
         self._looks: dict[int, SharedLook] = {}
 
     # --- looking --------------------------------------------------------------------------------
 
     def status(self) -> ServiceStatus | None:
-        """Return the status of a service that runs; None if none does."""
+        """Return the status of the running service; None: no service runs."""
         status = self._status.now().status
         return None if status is None or status.is_stale() else status
 
@@ -142,7 +142,7 @@ class Jobs:
         )
 
     def _groups(self, status: ServiceStatus | None) -> list[GroupState]:
-        """Return the groups with live jobs; the history is read for these alone."""
+        """Return the groups with live jobs; the history is read only if there are such groups."""
         if status is None or not status.groups:
             return []
         with self._mutex, contextlib.suppress(OSError):
@@ -174,7 +174,7 @@ class Jobs:
 
     def look(self) -> None:
         """Make the service report for a while which PE works for which job."""
-        with contextlib.suppress(OSError):  # the page does without trees
+        with contextlib.suppress(OSError):  # without the report, the page shows no trees
             look(self._api_dir)
 
     def note(self) -> None:
@@ -207,10 +207,10 @@ class Jobs:
         limit: int,
         user: str | None = None,
     ) -> views.EndedJobs:
-        """Return a page of the ended jobs of all users or of one; each client's last ten thousand are
-        searched.
+        """Return a page of the ended jobs of all users or of one. Only the last ones are searched, some ten
+        thousand for each client.
 
-        `text` is part of user, name, application or result; `kind` a key of `ENDED_KINDS`, `order` of
+        `text`: part of user, name, application or result; `kind`: a key of `ENDED_KINDS`; `order`: a key of
         `ENDED_ORDERS`.
         """
         with self._mutex:
@@ -321,8 +321,9 @@ class Jobs:
         raise ApiError(409, f"the file of {job.key} cannot be read now; the job may have just ended")
 
     def files_awaited(self, key: str, client_index: int | None = None) -> tuple[int, frozenset[str]]:
-        """Return the client and the names of files in its `out/`. One of the files appears when this job
-        ends. Raises ApiError.
+        """Return a job's client, and names of files in its `out/`, one of which appears when the job ends.
+
+        Raises ApiError.
         """
         if is_submission(key):
             record = self._record(key)
@@ -334,10 +335,10 @@ class Jobs:
         return self._folder_of(client_index) / "out"
 
     def sweep(self) -> None:
-        """Record the replies to submissions of HTTP and remove their uploads. Looks at all jobs without a
+        """Record the replies to submissions over HTTP, and remove their uploads. Looks at all jobs without a
         reply.
         """
-        records = self._store.open_records()  # must be read first: each of these records has been submitted
+        records = self._store.open_records()  # read before the looks: each of these jobs is already handed in
         looks = {index: self._look(index) for index in {record.client for record in records}}
         for record in records:
             pending = looks[record.client]
@@ -346,7 +347,7 @@ class Jobs:
             if (found := self._reply_to(record)) is not None:
                 self._store.end(record, found.ended, found.signature)
             elif record.identity not in pending.identities:  # otherwise the reply is about to appear
-                lost = "there is no reply of this job; somebody has removed it, or it was never handed in"
+                lost = "this job has no reply; somebody removed the reply, or the job was never handed in"
                 error = {"field": "", "message": lost}
                 self._store.end(record, Ended("lost", error=error, at=now()), None)
 
@@ -457,12 +458,12 @@ class Jobs:
     def reply(self, key: str, client_index: int | None = None, number: int | None = None) -> dict[str, Any]:
         """Return the reply of a job, without paths of the host. Raises ApiError.
 
-        With the job's `number` in the service, the reply must be of this job and not of another one of its
-        name.
+        If the job's `number` in the service is given, the reply must belong to this job, not to another job
+        of its name.
         """
         if number is not None and not is_submission(key):
             reply = self._reply(_checked(key), self._checked_client(client_index))
-            # All revisions of a chain have the number of the first one.
+            # Replies of all revisions of a chain have the number of the first one.
             if reply.get("internal_id") != number and not reply.get("internal_revision"):
                 raise ApiError(410, _FORGOTTEN)
             return reply
@@ -503,7 +504,7 @@ class Jobs:
         return views.solution_of(result, content)
 
     def result_file(self, reply: Mapping[str, Any], name: str, client_index: int | None = None) -> BinaryIO:
-        """Return a file that the job has written, by the key that names the file. Raises ApiError."""
+        """Return a file that the job has written; `name`: the file's configuration key. Raises ApiError."""
         files = reply.get("result", {}).get("result-files", {})
         if name not in files:
             raise ApiError(404, f"the job has written no such file; there are: {', '.join(files) or 'none'}")
@@ -527,7 +528,7 @@ class Jobs:
             raise ApiError(status_of(error), self._without_paths(str(error))) from None
 
     def _without_paths(self, text: str) -> str:
-        """Return a text without paths, as clients must not see places on the host."""
+        """Return a text without paths, since clients must not see paths of the host."""
         text = self._store.upload_pattern.sub("upload", text).replace(f"{self._client_dir.parent}/", "")
         return text if self._allowed is None else text.replace(f"{self._allowed}/", "")
 
@@ -615,7 +616,7 @@ def status_of(error: ServiceError) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A reply with the name of a submission. `is_its_own`: it can be of no other job of this name."""
+    """A reply with the name of a submission. `is_its_own`: it cannot belong to another job of this name."""
 
     ended: Ended
     signature: Signature | None
@@ -629,13 +630,13 @@ def _searched(job: views.Job) -> str:
 
 
 def _read_reply(path: Path) -> dict[str, Any] | None:
-    """Return the reply of a file; None if the file does not exist. An unreadable reply becomes an error."""
+    """Return the reply in a file; None: no such file. An unreadable reply is returned as an error."""
     try:
         return client.read_reply(path)
     except ServiceError as error:
         is_deep = isinstance(error.__cause__, RecursionError)
         why = "the reply is nested too deeply" if is_deep else "the reply is damaged, as by a loss of power"
-    return {"error": {"field": "", "message": f"{why}; look at {path.name} yourself"}}
+    return {"error": {"field": "", "message": f"{why}; look at the file {path.name}"}}
 
 
 def _checked(key: str) -> str:

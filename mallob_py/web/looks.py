@@ -24,7 +24,7 @@ from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, StatusW
 
 #: the time between looks while a request waits
 _POLL_S = 0.01
-#: the longest time between looks of a waiting request, as a removed file wakes no request
+#: the longest time between looks of a waiting request, since the removal of a file wakes no request
 _WAIT_MAX_S = 2.0
 
 
@@ -34,7 +34,7 @@ class Arrivals:
     def __init__(self, out_dir: Callable[[int], Path]) -> None:
         """Watch folders; `out_dir` maps a client to the folder of its replies."""
         self._out_dir = out_dir
-        #: the events of waiting requests, by client and file name
+        #: client -> file name -> events of the requests that wait for the file
         self._waiting: dict[int, dict[str, set[asyncio.Event]]] = {}
         self._watchers: dict[int, asyncio.Task[None]] = {}
         #: whether the server ends, so that no request may wait any more
@@ -58,7 +58,7 @@ class Arrivals:
                     del waiting[name]
 
     def close(self) -> None:
-        """Wake all waiting requests, as the server ends."""
+        """Wake all waiting requests, since the server ends."""
         self.is_over = True
         for waiting in self._waiting.values():
             for events in waiting.values():
@@ -80,7 +80,7 @@ class Arrivals:
 
 
 class Expectation:
-    """The expectation of one waiting request."""
+    """The files that one waiting request expects."""
 
     def __init__(self, event: asyncio.Event) -> None:
         self._event = event
@@ -101,7 +101,7 @@ _STATUS_LASTS_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class SeenStatus:
-    """The last status of any age, its jobs by client and name, and their fair shares by number."""
+    """The last status, of any age; `jobs`: (client, identity) -> job; `shares`: number -> fair share."""
 
     status: ServiceStatus | None
     jobs: Mapping[tuple[int, str], JobStatus]
@@ -129,7 +129,7 @@ class SharedStatus:
 
 
 class SharedLook:
-    """Looks at a client's jobs without a reply. A call during another call's look shares the next look."""
+    """Looks at a client's jobs without a reply. All calls during a look share the next look."""
 
     def __init__(self, client_dir: Path) -> None:
         self._pending = PendingJobs(client_dir)
@@ -138,7 +138,7 @@ class SharedLook:
         self._found = Pending(frozenset(), frozenset())
 
     def now(self) -> Pending:
-        """Return the jobs without a reply, as a look found them that began after this call."""
+        """Return the jobs without a reply, found by a look that began after this call."""
         asked_s = time.monotonic()
         with self._mutex:
             if self._begun_s <= asked_s:

@@ -32,7 +32,7 @@ _PREFIX = "mallob_py_"
 
 
 def metrics(status: ServiceStatus | None, upload_bytes: int, turns: int) -> bytes:
-    """Return the whole page, also if no service runs. `turns`: delays of the web server's own loop."""
+    """Return the whole page, also if no service runs. `turns`: turns per second of the web server's loop."""
     page: bytes = generate_latest(cast(Collector, _Numbers(status, upload_bytes, turns)))
     return page
 
@@ -46,7 +46,7 @@ class _Numbers:
     def collect(self) -> Iterable[Metric]:
         yield _gauge("up", "Whether a service runs on the api folder.", self._status is not None)
         yield _gauge("web_upload_bytes", "Uploads kept for live jobs.", self._upload_bytes)
-        turns = "Turns a second of the web server's loop, in one digit; 0 if it rests."
+        turns = "Turns per second of the web server's loop, in one digit; 0 if it rests."
         yield _gauge("web_loop_turns_per_second", turns, self._turns)
         if self._status is not None:
             yield from _of_service(self._status)
@@ -78,7 +78,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 
 def _durations(times: Mapping[str, Histogram]) -> Metric:
-    text = "Times of jobs that have ended, by part of their way."
+    text = "Durations of the parts of jobs that have ended."
     family = HistogramMetricFamily(f"{_PREFIX}job_duration_seconds", text, labels=["part"])
     edges = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")
     for part, histogram in sorted(times.items()):
@@ -91,7 +91,7 @@ _TITLE = re.compile(rb"mallob-py serve: rank (\d+)")
 
 
 def _memory(status: ServiceStatus) -> dict[int, float]:
-    """Return the memory of all ranks but the clients'. A launcher is the parent of its host's ranks."""
+    """Return rank -> memory [bytes] of the ranks of this host that have a client's launcher as parent."""
     host = socket.gethostname()
     found: dict[int, float] = {}
     for process in status.processes:
@@ -123,7 +123,7 @@ def _children(parent: int) -> list[int]:
 
 
 def _rank_number(pid: int) -> int | None:
-    """Return the number that the launcher has assigned to this process; None for a process that is no rank.
+    """Return the number that the launcher has assigned to this rank; None: the process is no rank.
 
     A rank that is a fork of the launcher has its number in its title, any other rank in its environment.
     """

@@ -1,6 +1,6 @@
 """Bodies of HTTP requests, bounded in size, in time, and in number per user.
 
-A body that arrives occupies no resource that other users need; its further processing takes turns.
+A body that arrives occupies no resource that other users need; a few bodies at a time are processed further.
 
 A body is either a job's input, which is written to a file piece by piece, or a small job as JSON. Guarantee:
 an upload that is refused, too slow or cut off leaves nothing behind.
@@ -93,14 +93,14 @@ def _lzma_pieces(file: BinaryIO) -> Iterator[bytes]:
 
 _JSON_BYTES_MAX = 16 << 20
 _SILENCE_MAX_S = 60.0
-#: the least rate of a body that has lasted longer than `_SILENCE_MAX_S`
+#: the lowest permitted rate of a body that takes longer than `_SILENCE_MAX_S`
 _RATE_MIN_BYTES_S = 1000
 #: the number of bodies of one user that may arrive at a time; the number of bodies that are checked at a
 #: time, of one user and of all
 _AT_ONCE, _LOOKED_AT, _LOOKED_AT_MAX = 4, 2, 8
 _DEFAULT_USER = "web"
 _USER_MAX = 200
-#: the part of a job as JSON that is kept in memory while it arrives
+#: the size up to which a job as JSON is kept in memory while it arrives
 _IN_MEMORY_BYTES = 64 << 10
 #: fields that are text in the query and JSON in a job file
 _JSON_FIELDS = (
@@ -111,7 +111,7 @@ _JSON_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits in bytes; None means no limit."""
+    """Limits of uploads in bytes; None means no limit."""
 
     upload: int | None
     #: the limit of a decompressed input
@@ -124,7 +124,7 @@ class Receiver:
     jobs: Jobs
     store: Store
     limits: Limits
-    #: the bytes of each user's arriving uploads
+    #: user -> bytes of arriving uploads
     under_way: Counter[str] = field(default_factory=Counter)
     _coming: Places = field(default_factory=lambda: Places(_AT_ONCE))
     _looked_at: Places = field(default_factory=lambda: Places(_LOOKED_AT, _LOOKED_AT_MAX))
@@ -193,7 +193,7 @@ class Receiver:
             upload.discard()
 
     def check_store(self, whose: str) -> None:
-        """Raise ApiError if the store is full. Beside others, a user's unfinished uploads may fill half."""
+        """Raise ApiError if the store is full; beside others, a user may fill half of it with uploads."""
         if (limit := self.limits.store) is None:
             return
         left = limit - self.store.upload_bytes()
@@ -205,7 +205,7 @@ class Receiver:
 async def _pieces(request: Request, limit_bytes: int | None) -> AsyncIterator[bytes]:
     """Yield the body in pieces; it must not grow too large, fall silent, or arrive too slowly."""
     declared = request.headers.get("content-length", "")
-    too_large = ApiError(413, f"larger than the limit of {limit_bytes} bytes")
+    too_large = ApiError(413, f"the body is larger than the limit of {limit_bytes} bytes")
     if limit_bytes is not None and declared.isdecimal() and int(declared[:20]) > limit_bytes:
         raise too_large
     stream = request.stream()
@@ -219,7 +219,7 @@ async def _pieces(request: Request, limit_bytes: int | None) -> AsyncIterator[by
         except StopAsyncIteration:
             return
         except TimeoutError:
-            slow = f"less came than {_RATE_MIN_BYTES_S} bytes a second, in {lasted_s:.0f} s"
+            slow = f"fewer than {_RATE_MIN_BYTES_S} bytes a second came in {lasted_s:.0f} s"
             silent = f"nothing came for {_SILENCE_MAX_S:g} s"
             raise ApiError(408, silent if left_s >= _SILENCE_MAX_S else slow) from None
         received += len(piece)
@@ -236,10 +236,10 @@ def _check_decompressed(path: Path, limit_bytes: int | None) -> None:
         size = decompressed_size(path, limit_bytes)
     except TooMuchMemory:
         raise ApiError(
-            413, "takes too much memory to decompress; compress it with a smaller dictionary"
+            413, "the input takes too much memory to decompress; compress it with a smaller dictionary"
         ) from None
     if size > limit_bytes:
-        raise ApiError(413, f"decompressed, it is larger than the limit of {limit_bytes} bytes")
+        raise ApiError(413, f"decompressed, the input is larger than the limit of {limit_bytes} bytes")
 
 
 def _fields_of_query(request: Request) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def _json_or_text(text: str) -> Any:
 
 
 def _fill_in(fields: dict[str, Any], user: str | None) -> bool:
-    """Fill in user and name if they are missing. Return whether no other job can have the name.
+    """Fill in user and name if they are missing; return whether the name is new, so that no other job has it.
 
     Raises ApiError if `user` is given and the job, or the job that it continues, is another user's.
     """

@@ -68,7 +68,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One row of the table of routes. `body` and `answers` are by content type."""
+    """One row of the table of routes. `body` and `answers`: content type -> schema."""
 
     method: str
     path: str
@@ -126,7 +126,7 @@ def _described(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
         "summary": operation.summary,
         "responses": {
             str(operation.status): {"description": "Done.", "content": content(operation.answers)},
-            "default": {"description": "What is wrong.", "content": error},
+            "default": {"description": "The error.", "content": error},
         },
     }
     if operation.parameters:
@@ -154,7 +154,7 @@ def readable(operations: Sequence[Operation]) -> str:
         '<meta name=viewport content="width=device-width, initial-scale=1">',
         '<meta name=color-scheme content="light dark">',
         "<h1>mallob-py: HTTP interface</h1>",
-        "<p>Send the token as <code>Authorization: Bearer TOKEN</code>. What goes wrong is answered by "
+        "<p>Send the token as <code>Authorization: Bearer TOKEN</code>. Errors are answered by "
         '<code>{"error": {"field": ..., "message": ...}}</code>. '
         'For programs: <a href="openapi.json">openapi.json</a>.</p>',
     ]
@@ -187,32 +187,32 @@ _BYTES = "application/octet-stream"
 #: requests of a user; the bytes of a user's unread answers
 _MADE_AT_ONCE, _MADE_AT_ONCE_MAX = 1, 3
 _REQUESTS_MAX = 500
-_TOO_MANY = "too many of your requests are under way; wait for some of these"
+_TOO_MANY = "too many of your requests are under way; wait until some of them have ended"
 _UNREAD_BYTES_MAX = 1 << 30
 
 _KEY = Parameter("key", "string", "id of the submission, or USER.NAME")
-_FILE = Parameter("name", "string", "the key that names it: proof, core or solutions-file")
-_CLIENT = Parameter("client", "integer", "whose client the job is, for USER.NAME (default: the server's)")
-_NUMBER = Parameter("number", "integer", "the job's number, so that no other job of that USER.NAME is meant")
+_FILE = Parameter("name", "string", "configuration key that names the file: proof, core or solutions-file")
+_CLIENT = Parameter("client", "integer", "number of the job's client, for USER.NAME (default: this server's)")
+_NUMBER = Parameter("number", "integer", "the job's number, to exclude other jobs of the same USER.NAME")
 _WAIT = Parameter("wait", "number", "seconds to wait for the job's end, at most 300 (default 0)")
-_OFFSET = Parameter("offset", "integer", "how many of them to leave out (default 0)")
-_LIMIT = Parameter("limit", "integer", "how many to tell, at most 200 (default 20)")
-_GROUP = (Parameter("user", "string", "whose group it is"), Parameter("name", "string", "the group"))
-_SINCE = Parameter("since", "number", "seconds since 1970: only what is younger (default: all)")
+_OFFSET = Parameter("offset", "integer", "number of jobs to leave out (default 0)")
+_LIMIT = Parameter("limit", "integer", "number of jobs to return, at most 200 (default 20)")
+_GROUP = (Parameter("user", "string", "user of the group"), Parameter("name", "string", "name of the group"))
+_SINCE = Parameter("since", "number", "return samples after this time, in seconds since 1970 (default: all)")
 _TYPES = {(float, True): "string", (float, False): "number", (int, False): "integer"}
 _FIELDS = (
-    Parameter("name", "string", "name of the job (default: made up)"),
-    Parameter("user", "string", "who submits (default: web)"),
+    Parameter("name", "string", "name of the job (default: a new name)"),
+    Parameter("user", "string", "user of the job (default: web)"),
     *(Parameter(term.file_name, _TYPES[term.type, term.is_duration], term.meaning) for term in TERMS),
-    Parameter("configuration", "string", 'for the application, as JSON: {"seed": 1}'),
+    Parameter("configuration", "string", 'settings for the application, as JSON: {"seed": 1}'),
 )
 _SETTINGS = Parameter(
-    "settings", "string", 'further keys of the configuration, as texts that commands take: {"seed": "1"}'
+    "settings", "string", 'further settings, each as the text that a command takes for it: {"seed": "1"}'
 )
 _INPUT = {
     "type": "string",
     "format": "binary",
-    "description": "a formula, or what else its application reads",
+    "description": "a formula, or other input that the job's application reads",
 }
 _REPLY = {"type": "object", "description": "the service's reply, without paths of its host"}
 _MODEL = {
@@ -224,20 +224,22 @@ _MODEL = {
             "oneOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "string"}],
             "description": "integers (each of several solutions ends with a 0), or bytes in Base64",
         },
-        "solutions": {"type": "integer", "description": "how many, if several were asked for"},
-        "solution-format": {"enum": ["base64"], "description": "there if the solution is made of bytes"},
+        "solutions": {"type": "integer", "description": "number of solutions, if several were asked for"},
+        "solution-format": {"enum": ["base64"], "description": "set if the solution consists of bytes"},
     },
 }
 _ASKED = {"type": "object", "properties": {"key": {"type": "string"}}}
 _SOLUTION_LINES = {"type": "string", "description": "as the application writes it; SAT: s and v lines"}
 
-OVERVIEW = Operation("GET", "/api/jobs", "Live jobs, their users, and what ended last.", {_JSON: Overview})
+OVERVIEW = Operation(
+    "GET", "/api/jobs", "Live jobs, their users, and the jobs that ended last.", {_JSON: Overview}
+)
 SUBMIT = Operation(
     "POST",
     "/api/jobs",
-    "Hand in a job's input (the body), or a job (JSON; user and name may be left out, files need"
+    "Hand in a job: as body its input, or its fields in JSON (user and name may be left out, files need"
     " --allow-paths)."
-    " The answer holds the id to ask for later.",
+    " The answer holds the id for later requests.",
     {_JSON: Job},
     (*_FIELDS, _SETTINGS, _WAIT),
     {"application/octet-stream": _INPUT, _JSON: JobFields},
@@ -256,7 +258,7 @@ REPLY = Operation(
 MODEL = Operation(
     "GET",
     "/api/jobs/{key}/model",
-    "The answer of a job as text, for applications that have one; as JSON with Accept: application/json.",
+    "The answer of a job as the text that its application defines; as JSON with Accept: application/json.",
     {_TEXT: _SOLUTION_LINES, _JSON: _MODEL},
     (_KEY, _CLIENT, _NUMBER),
 )
@@ -265,7 +267,7 @@ OUTPUT = Operation(
     "/api/jobs/{key}/output",
     "What a job's workers have printed so far: the last megabyte or two.",
     {_BYTES: {"type": "string", "format": "binary"}},
-    (_KEY, _CLIENT, Parameter("tail", "integer", "only so many bytes, from the end (default: all)")),
+    (_KEY, _CLIENT, Parameter("tail", "integer", "number of bytes to return, from the end (default: all)")),
 )
 EXPLAIN = Operation(
     "GET",
@@ -306,7 +308,7 @@ INTERRUPT = Operation(
 GROUP = Operation(
     "GET",
     "/api/group",
-    "A group of a user in numbers, and its jobs page by page: live ones, then the last ended ones.",
+    "A group of a user in numbers, and its jobs page by page: live jobs, then ended jobs, the last first.",
     {_JSON: GroupJobs},
     (*_GROUP, _OFFSET, _LIMIT),
 )
@@ -328,7 +330,7 @@ HISTORY = Operation(
 ENDED = Operation(
     "GET",
     "/api/ended",
-    "Jobs that have ended, of earlier runs of the service, too: one page of those that match.",
+    "Ended jobs, also of earlier runs of the service: one page of the jobs that match.",
     {_JSON: EndedJobs},
     (
         Parameter("text", "string", "part of user, name, application, result or reason"),
@@ -342,7 +344,7 @@ ENDED = Operation(
 APPLICATION = Operation(
     "GET",
     "/api/applications/{name}",
-    "What a form for jobs of an application asks for.",
+    "The fields of a form for jobs of an application.",
     {_JSON: ApplicationForm},
     (Parameter("name", "string", "one of service.applications of /api/jobs"),),
 )
@@ -350,7 +352,12 @@ BATCH = Operation(
     "GET",
     "/api/batch",
     "Queue, slots and the last minutes of the scheduler of whole jobs that --batch-dir names.",
-    {_JSON: {"type": "object", "description": "jobs, chart; or an error: why there is nothing to see"}},
+    {
+        _JSON: {
+            "type": "object",
+            "description": "jobs and chart, or an error: the reason why there is nothing to show",
+        }
+    },
 )
 SERVICE = Operation("GET", "/api/service", "Whether a service runs, how busy it is.", {_JSON: ServiceState})
 METRICS = Operation("GET", "/metrics", "Numbers for Prometheus.", {_TEXT: {"type": "string"}})
@@ -384,7 +391,7 @@ _OPERATIONS = (
     DOCS,
 )
 
-#: content types of answers that can be megabytes
+#: operations whose answers can have megabytes
 _LARGE = (REPLY, MODEL, OUTPUT, EXPLAIN, JOB_FILE)
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -420,7 +427,7 @@ class Interface:
 
     async def batch(self, request: Request) -> Response:
         if _user(request) is not None:
-            raise ApiError(403, "its jobs belong to the operator; ask with the operator's token")
+            raise ApiError(403, "batch jobs belong to the operator; ask with the operator's token")
         if self.look_at_batch is None:
             raise ApiError(404, "this server shows no scheduler of whole jobs: mallob-py web --batch-dir DIR")
         return _json(await run_in_threadpool(self.look_at_batch))
@@ -478,7 +485,7 @@ class Interface:
         try:
             return await run_in_threadpool(_json, reply)  # the reply can be megabytes
         except RecursionError:
-            raise ApiError(409, "the reply is nested too deeply; look at its file yourself") from None
+            raise ApiError(409, "the reply is nested too deeply; look at its file on the host") from None
 
     async def model(self, request: Request) -> Response:
         key, client = await self._admitted(request)
@@ -650,7 +657,7 @@ def _guarded(operation: Operation, handler: Handler, interface: Interface) -> Ha
             return _json(error, 401, {"www-authenticate": "Bearer"})
         try:
             return await counted(request)
-        except asyncio.CancelledError:  # the request outlasted the server's grace at its end
+        except asyncio.CancelledError:  # the server ended before the request was answered
             error = {"error": {"field": "", "message": "the web server ends; try again when it is back"}}
             return _json(error, 503)
 
@@ -660,7 +667,7 @@ def _guarded(operation: Operation, handler: Handler, interface: Interface) -> Ha
         interface.requests.take(whose)
         ends: list[Callable[[], None]] = [lambda: interface.requests.give_back(whose)]
         try:
-            if operation in _LARGE:  # large answers are produced and filed by turns
+            if operation in _LARGE:  # only a few large answers are produced and filed at a time
                 async with interface.making.place(whose):
                     response, read = await interface.answers.kept(await handler(request), whose)
             else:
@@ -686,7 +693,7 @@ async def _api_error(request: Request, error: Exception) -> Response:
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    message = "something went wrong in the web server; its operator finds out more in its output"
+    message = "internal error of the web server; its operator finds the cause in its output"
     return _json({"error": {"field": "", "message": message}}, 500)
 
 
@@ -731,7 +738,7 @@ def _user(request: Request) -> str | None:
 
 
 def _whose(request: Request) -> str:
-    """Return the user of the request's token, or the operator at this peer; limits are counted by it."""
+    """Return the name to which a request counts for limits: its token's user, or the operator at its peer."""
     return _user(request) or f"operator at {request.client.host if request.client else ''}"
 
 

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from mallob_py.web import ApiError
 
-#: the size from which answers wait for their readers in files
+#: size above which answers wait in files for their readers
 LARGE_BYTES = 256 << 10
 _PIECE_BYTES = 64 << 10
 
@@ -87,7 +87,7 @@ class FromFile(StreamingResponse):
 
 
 class Ending:
-    """A response, and callbacks for when it has been sent or can be sent no more."""
+    """A response, and callbacks that are called when it has been sent, or can no longer be sent."""
 
     def __init__(self, response: Response, then: Iterable[Callable[[], None]]) -> None:
         self._response = response
@@ -106,7 +106,7 @@ class Answers:
 
     def __init__(self, folder: Path, each_bytes: int) -> None:
         self._folder = folder
-        why = "too much of your answers has not been read; read that first"
+        why = "too many bytes of your answers are unread; read these answers first"
         self._unread = Counts(each_bytes, 429, why)
 
     async def kept(self, response: Response, user: str) -> tuple[Response, Callable[[], None]]:

@@ -54,11 +54,11 @@ _NAMES = frozenset((_INPUT, _FORMER_INPUT, _RECORD, _UNFINISHED_RECORD))
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A reply in short. `at`: its time (since 1970); `number`: the job's number in the service.
+    """A summary of a reply. `at`: its time (since 1970); `number`: the job's number in the service.
 
     `resultcode`: null for an old result whose code was not kept.
 
-    `result`: further values of the application, such as `value`, without solutions and unless too long.
+    `result`: further values of the application, such as `value`, but no solutions and no long values.
     """
 
     outcome: str
@@ -102,7 +102,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Upload:
-    """A place for one upload until it is kept or discarded."""
+    """The folder of one upload until the upload is kept or discarded."""
 
     def __init__(self, folder: Path) -> None:
         self.id = uuid.uuid4().hex
@@ -158,7 +158,7 @@ class Store:
         except OSError:
             pass  # the file system has no locks
         self._open: dict[str, Record] = {}
-        #: the ids of open records, by name of the job
+        #: identity of a job -> ids of its open records
         self._open_of: dict[str, set[str]] = {}
         #: the ended records, in the order of their ends
         self._ended: dict[str, Record] = {}
@@ -174,7 +174,7 @@ class Store:
         return former if former.exists() else self._folder / submission / _INPUT
 
     def begin(self) -> Upload:
-        """Create a place for an upload. Raises OSError."""
+        """Create a folder for an upload. Raises OSError."""
         return Upload(self._folder)
 
     def add(self, record: Record) -> None:
@@ -262,22 +262,22 @@ class Store:
 
 
 def _close_to_others(folder: int) -> None:
-    """Close the web server's own folder to other users, but leave the mode of one with unknown files."""
+    """Close the web server's own folder to other users, unless it contains unknown files."""
     if _OWN_NAMES.issuperset(os.listdir(folder)) and not own_folder.is_private(folder):
         os.fchmod(folder, 0o700)
 
 
 def _tidy(folder: int, path: Path) -> None:
-    """Remove uploads that were cut off, and close the remaining ones to other users. Raises ServiceError.
+    """Remove uploads that were cut off, and close the folder of uploads to other users.
 
-    Unknown files stay, and so does the mode of a folder that contains unknown files.
+    Unknown files stay. Raises ServiceError if a folder that is open to others contains unknown files.
     """
     names = os.listdir(folder)
     if not own_folder.is_private(folder):
         strange = sorted(name for name in names if not _ID.fullmatch(name.removeprefix("~")))
         if strange:
             raise ServiceError(
-                f"{path} is to hold inputs of users, but is open to others, and {strange[0]!r} in it is not"
+                f"{path} will hold inputs of users, but it is open to others, and {strange[0]!r} in it is not"
                 f" ours: chmod 700 {path}"
             )
         os.fchmod(folder, 0o700)
@@ -336,7 +336,7 @@ def load_token(path: Path) -> Token:
     except OSError as error:
         raise ServiceError(f"{path}: cannot be written: {error.strerror}") from None
     try:
-        # A link is permitted, as an operator may use one; a pipe must not block the server.
+        # A link is permitted, since operators may use links; a pipe must not block the server.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):

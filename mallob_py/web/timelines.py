@@ -52,12 +52,12 @@ class Timelines:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        #: by number of the job, the longest unseen first
+        #: number of a job -> its course; the job not seen for longest comes first
         self._courses: dict[int, Timeline] = {}
         self._live: set[int] = set()
 
     def note(self, status: ServiceStatus, volumes: Mapping[int, float]) -> None:
-        """Add a status, which must be later than the last one; `volumes`: of its jobs, by number."""
+        """Add a status, which must be later than the last one; `volumes`: number of a job -> its volume."""
         with self._mutex:
             before, self._live = self._live, set()
             for job in status.jobs:
@@ -81,7 +81,7 @@ class Timelines:
         """Return the course of a job; an empty one for an unknown job."""
         with self._mutex:
             course = self._courses.get(number, Timeline())
-            volumes, interim = list(course.volumes), list(course.interim)  # they grow on
+            volumes, interim = list(course.volumes), list(course.interim)  # copies, since the lists grow
             return msgspec.structs.replace(course, volumes=volumes, interim=interim)
 
 

@@ -43,7 +43,7 @@ def path_of(api_dir: Path) -> Path:
 
 
 def read_digests(path: Path) -> dict[str, str]:
-    """Return the digest of each user's token. Raises ServiceError if the file is not as `grant` writes it."""
+    """Return user -> digest of the token. Raises ServiceError if the file is not as `grant` writes it."""
     try:
         return msgspec.json.decode(own_folder.read_file(path, bytes_max=_BYTES_MAX), type=dict[str, str])
     except FileNotFoundError:
@@ -90,9 +90,7 @@ def _changing(api_dir: Path) -> Iterator[dict[str, str]]:
 
 
 def _lock(folder: int, path: Path) -> None:
-    """Lock the folder until the file is closed; do nothing on a file system without locks. Raise
-    ServiceError.
-    """
+    """Lock the folder until `folder` is closed, if the file system has locks. Raises ServiceError."""
     until_s = time.monotonic() + _PATIENCE_S
     with contextlib.suppress(OSError):
         while True:
@@ -129,7 +127,7 @@ class UserTokens:
         self._path = path_of(api_dir)
         self._mutex = threading.Lock()
         self._signature: tuple[int, int, int] | None = None
-        #: the users by the digest of their token
+        #: digest of a token -> its user
         self._users: Mapping[str, str] = {}
 
     def visitor(self, authorization: str | None) -> Visitor | None:

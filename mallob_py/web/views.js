@@ -1,11 +1,11 @@
 "use strict";
 // The views of the page and their addresses (#queue, #job/USER.NAME, #group/USER/NAME), and interruptions with undo.
-// A part of page.html: what is not declared here is declared there, and nothing runs before `go`.
+// A part of page.html: names that are not declared here are declared there; nothing runs before `go` is called.
 
 const VIEWS = new Map([["jobs", "Jobs"], ["queue", "Queue"], ["ended", "Ended"], ["hosts", "Hosts"], ["submit", "Submit"], ["job", "Job"], ["group", "Group"]]);
 const OUTPUT_BYTES = 1 << 16;
 let route = { view: "jobs", parts: [] };
-let page = {}; // what the page of a job or a group has been told; another one for each address
+let page = {}; // what is known for the page of a job or a group; a new object for each address
 
 function decoded(part) {
   try { return decodeURIComponent(part); } catch (error) { return part; }
@@ -21,7 +21,7 @@ function link(text, view, ...parts) {
 
 const linkOf = job => link(job.name, "job", job.id || job.key, ...(job.client ? [job.client] : []));
 
-/** Show the view of the address. */
+/** Show the view that the address names. */
 function go(event) {
   if (location.hash.startsWith("#token=")) token = takeToken();
   const [view, ...parts] = location.hash.slice(1).split("/").map(decoded);
@@ -74,7 +74,7 @@ function interruptButton(path, what) {
   element.dataset.interrupts = path;
   element.dataset.what = shown(what);
   element.addEventListener("click", event => {
-    if (event.detail > 1) return; // the second one of a double click
+    if (event.detail > 1) return; // the second click of a double click
     if (pending.has(path)) undo(path);
     else interruptLater(path, what);
   });
@@ -86,7 +86,7 @@ function interruptButton(path, what) {
 function labelButton(element) {
   const end = pending.get(element.dataset.interrupts), words = end ? "Undo (" + leftOf(end) + ")" : "Interrupt";
   if (element.textContent === words) return;
-  element.style.minWidth = (element.getBoundingClientRect().width || 0) + "px"; // it stays below the pointer
+  element.style.minWidth = (element.getBoundingClientRect().width || 0) + "px"; // the button stays below the pointer
   element.textContent = words;
   element.setAttribute("aria-label", (end ? "Undo the interruption of " : "Interrupt ") + element.dataset.what);
 }
@@ -101,7 +101,7 @@ function interruptLater(path, what) {
   bar.append(words, element);
   at("pending").append(bar);
   pending.set(path, { what: shown(what), due: performance.now() + undoMs, timer: setTimeout(() => sendEnd(path), undoMs), clock: setInterval(showPending, 250), bar, words });
-  at("told").textContent = "Interrupting " + shown(what) + " in " + undoMs / 1000 + " s; the button now undoes that.";
+  at("told").textContent = "Interrupting " + shown(what) + " in " + undoMs / 1000 + " s; the button now undoes this.";
   showPending();
 }
 
@@ -127,7 +127,7 @@ async function sendEnd(path) {
     await ask(path, { method: "POST" });
     at("told").textContent = "Interrupted: " + end.what;
   } catch (error) {
-    if (error.status !== 409) present("Interrupt " + end.what, error.message); // 409: it has ended by itself
+    if (error.status !== 409) present("Interrupt " + end.what, error.message); // 409: the job has ended by itself
   }
   refresh();
 }
@@ -157,7 +157,7 @@ function showQueue(jobs, states) {
   at("queue-hint").textContent = all > rows.length ? "and " + (all - rows.length) + " more" : all ? "" : "None.";
 }
 
-/** Numbers as ranges, such as 0-3, 8. */
+/** Return numbers as ranges, such as 0-3, 8. */
 function ranges(numbers) {
   const found = [];
   for (const number of numbers) {
@@ -183,7 +183,7 @@ function showHosts(hosts) {
   const ranks = told.flatMap(({ host, uses }) => uses.map((use, place) => ({ key: host.name, number: host.ranks[place] + 1, rank: host.ranks[place], use })));
   const rows = ranks.sort((one, two) => two.use[0] - one.use[0] || one.rank - two.rank).slice(0, 2 * rowsShown());
   fill("ranks", rows, RANKS, one => [one.rank, one.key, bytes(one.use[0]), rounded(one.use[1])], () => []);
-  at("ranks-hint").textContent = "Each with its worker processes, the largest first, every few seconds; memory that processes share counts for each"
+  at("ranks-hint").textContent = "Each rank with its worker processes, the largest first, renewed every few seconds; memory that several processes share counts for each of them"
     + (ranks.length > rows.length ? "; and " + (ranks.length - rows.length) + " more." : ".");
 }
 
@@ -221,7 +221,7 @@ async function showJob(mine) {
   const job = parsed(await ask(path + query)), isLive = !job.ended, end = JSON.stringify(job.ended);
   if (page !== mine) return;
   const told = [ask(path + "/explain" + query), ask(path + "/timeline" + query), ask(path + "/output" + query + "&tail=" + OUTPUT_BYTES), mine.file ?? ask(path + "/file" + query)];
-  if (!isLive && mine.end === end) told.length = 0; // all has been said
+  if (!isLive && mine.end === end) told.length = 0; // the page shows everything already
   Object.assign(mine, { path, query, job });
   at("job-title").textContent = job.user + "." + job.name;
   if (mine.isLive !== isLive) {
@@ -293,7 +293,7 @@ function showCourse(course, job) {
   });
 }
 
-/** A chart of steps from `start` to `end` (since 1970), drawn by `paint`; times are told from the start on. */
+/** Show a chart of steps from `start` to `end` (since 1970), drawn by `paint`; its labels count time from `start`. */
 function chart(id, label, start, end, least, most, paint) {
   const box = at(id), width = Math.max(box.clientWidth, 200), height = 150, left = 56, bottom = 18, top = 8;
   const long = Math.max(end - start, 1e-3), high = most - least || 1, svg = canvas(width, height, label);
@@ -336,21 +336,21 @@ async function showGroup(mine) {
       ...(mine.unsolved ? [button("Resubmit unsolved", () => resubmitGroup(query), name)] : []));
   }
   showSentences("group-why", [ended + " of " + count(ended + live, "job") + " have ended" + (live ? ": " + state.running + " are running, " + state.resting + " resting, " + state.waiting + " waiting" : "") + ".",
-    ...(state.left_s === null ? [] : ["At the rate so far, the last one ends in about " + age(state.left_s) + "."]),
+    ...(state.left_s === null ? [] : ["At the rate so far, the last job ends in about " + age(state.left_s) + "."]),
     ...((overviewShown ? overviewShown.jobs : []).filter(job => job.user === shown(user) && job.group === shown(name) && job.why).slice(0, 1).map(job => job.name + ": " + job.why))]);
   showFacts("group-facts", [...Object.entries(told.answers), ["PE-seconds of ended jobs", rounded(state.pe_s)]]);
   showVolumes(at("group-volumes"), number => names.has(number) && names.get(number).user === shown(user) && names.get(number).group === shown(name));
   fill("group-jobs", told.jobs, GROUP_JOBS, job => [named(job), job.application || "", job.ended ? job.ended.outcome : job.state, job.ended ? resultCell(job) : progressCell(job), job.volume || 0, age(job.age || 0), rounded(job.pe_seconds || 0)], () => []);
   const last = mine.offset + told.jobs.length;
-  at("group-hint").textContent = told.jobs.length ? mine.offset + 1 + " to " + last + " of " + told.total : "No further ones.";
+  at("group-hint").textContent = told.jobs.length ? mine.offset + 1 + " to " + last + " of " + told.total : "No further jobs.";
   at("group-newer").disabled = mine.offset === 0;
   at("group-older").disabled = last >= told.total;
 }
 
 // --- handing in again --------------------------------------------------------------------------------
 
-const GONE = "upload"; // what the server tells of an input that was uploaded, and is removed at the job's end
-let carried = null; // fields of a job that is handed in again, beside those of the form
+const GONE = "upload"; // the server's word for an uploaded input, which is removed at the job's end
+let carried = null; // fields of a job that is handed in again, without the fields of the form
 const needsUpload = fields => (fields.files || []).includes(GONE);
 
 async function resubmit(path) {
@@ -359,7 +359,7 @@ async function resubmit(path) {
   carry(fields);
 }
 
-/** Fill the form with the fields of a job; null: forget those beside the form. */
+/** Fill the form with the fields of a job; null: forget the carried fields. */
 function carry(fields) {
   carried = null;
   at("carried").replaceChildren();
@@ -371,15 +371,15 @@ function carry(fields) {
   at("settings").value = fields.configuration && Object.keys(fields.configuration).length ? JSON.stringify(fields.configuration) : "";
   carried = Object.fromEntries(Object.entries(fields).filter(([field]) => !FIELDS.includes(field) && field !== "configuration" && !(field === "files" && needsUpload(fields))));
   const kept = Object.keys(carried);
-  at("carried").append("Again " + fields.user + "." + shown(fields.name) + (kept.length ? ", also with its " + kept.map(shown).join(", ") : "")
-    + (needsUpload(fields) ? ". Its input was uploaded and is gone: choose it again. " : ". "), button("Forget", () => carry(null), fields.name));
+  at("carried").append("A copy of " + fields.user + "." + shown(fields.name) + (kept.length ? ", also with its " + kept.map(shown).join(", ") : "")
+    + (needsUpload(fields) ? ". The uploaded input is gone: choose it again. " : ". "), button("Forget", () => carry(null), fields.name));
   showFields();
 }
 
-/** Hand in again, under the same names, what has ended without a result. */
+/** Hand in again, under the same names, the jobs of a group that have ended without a result. */
 async function resubmitGroup(query) {
   let offset = 0, again = 0;
-  const refused = new Map(); // jobs by reason
+  const refused = new Map(); // reason -> names of jobs
   for (let total = 1; offset < total;) {
     const told = JSON.parse(await ask("api/group" + query + "&limit=200&offset=" + offset));
     total = told.total;

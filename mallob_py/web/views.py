@@ -1,4 +1,4 @@
-"""Jobs, users and the service in the form of HTTP: schemas, their construction, and the last minutes.
+"""Jobs, users and the service as they are sent over HTTP: schemas, their construction, the last minutes.
 
 A job has three sources: the service's status, the record of a submission over HTTP, and the service's history
 of ended jobs.
@@ -103,7 +103,7 @@ def _unpacked(data: bytes, variables: int) -> Integers:
 class ServiceState(msgspec.Struct, frozen=True):
     """The state of the service on the api folder, if one runs, and its load. Ages in seconds.
 
-    `states`: how many live jobs are in each. `generation`: 1, and one more for each change of the ranks.
+    `states`: state -> number of live jobs. `generation`: 1, and one more for each change of the ranks.
     """
 
     running: bool
@@ -189,7 +189,7 @@ class EndedJobs(msgspec.Struct, frozen=True):
 class GroupJobs(msgspec.Struct, frozen=True):
     """A group in numbers, and one page of its `total` jobs: live ones first, then the last ended ones.
 
-    `answers`: the number of ended jobs by their answer, such as SAT or time-limit.
+    `answers`: answer, such as SAT or time-limit -> number of ended jobs with this answer.
     """
 
     state: GroupState
@@ -216,7 +216,7 @@ class Overview(msgspec.Struct, frozen=True):
 def job_of_status(
     job: JobStatus, ids: Mapping[tuple[int, str], str], shares: Mapping[int, float], why: str = ""
 ) -> Job:
-    """Return a live job of the status. `ids`: submissions by client and name; `shares`: by number."""
+    """Return a live job of the status. `ids`: (client, identity) -> submission; `shares`: number -> share."""
     return Job(
         user=job.user,
         name=job.name,
@@ -242,12 +242,12 @@ def job_of_status(
     )
 
 
-#: the number of jobs whose wait is explained, as each explanation looks at all other jobs
+#: the greatest number of jobs whose wait is explained, since each explanation looks at all other jobs
 _EXPLAINED_MAX = 50
 
 
 def reasons_of_waiting(status: ServiceStatus, user: str | None) -> dict[int, str]:
-    """Return, by number, the reasons why the first jobs without workers wait: of all users or of one."""
+    """Return number of a job -> why it waits, for the first jobs without workers, of all users or of one."""
     waiting = [job for job in status.jobs if not job.volume and user in (None, job.user)]
     waiting.sort(key=lambda job: -job.standing)
     seen = status if user is None else seen_by(user, status)
@@ -339,7 +339,7 @@ def end_of(job: Job) -> float:
     return 0.0 if job.ended is None else job.ended.at
 
 
-#: keys of a reply's result that are sent elsewhere, or may be large
+#: keys of a reply's result that are sent in other fields, or whose values may be large
 _TOLD_APART = {
     *("outcome", "resultcode", "resultstring", "solver", "result-files"),
     *("solution", "solutions", "solution-file", "solution-size", "solution-format"),
@@ -348,7 +348,7 @@ _RESULT_BYTES_MAX = 4096
 
 
 def summary_of(reply: Mapping[str, Any], signature: Signature | None) -> Ended:
-    """Return a reply in short; `signature` is that of its file, None if the file was not kept."""
+    """Return a summary of a reply; `signature`: that of the reply's file, None if the file was not kept."""
     result = reply.get("result", {})
     further = {key: value for key, value in result.items() if key not in _TOLD_APART}
     if len(msgspec.json.encode(further)) > _RESULT_BYTES_MAX:
@@ -369,18 +369,17 @@ def summary_of(reply: Mapping[str, Any], signature: Signature | None) -> Ended:
 
 SAMPLES_MAX = 600
 _BYTES_MAX = 8 << 20
-#: the number of the largest jobs in a sample; the remaining jobs are one sum
+#: the greatest number of jobs in a sample: the largest ones; the remaining jobs are added up
 _JOBS_MAX = 50
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A sample of the service at `time` (since 1970). `volumes` and `shares` (in PEs) are by number of the
-    job.
+    """The service at `time` (since 1970). `volumes`, `shares`: number of a job -> its volume, share in PEs.
 
-    The volume of a job that takes turns with others is a mean since the previous sample. `others` is the
-    volume of the jobs that are not named; `groups`: the part of their groups, each by the number of its first
-    such job. `workers`: the job and worker index of each PE; null if no page was open. The parent of the
-    worker of index i has the index (i - 1) // 2.
+    The volume of a job that takes turns with others is a mean since the previous sample. `others`: the sum of
+    the volumes of all jobs that are not in `volumes`; `groups`: number of a group's first such job -> the
+    group's part of `others`. `workers`: the job and worker index of each PE; null if no page was open. The
+    parent of the worker of index i has the index (i - 1) // 2.
     """
 
     time: float
@@ -410,7 +409,7 @@ class HistoryPart(msgspec.Struct, frozen=True):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """A sample in encoded form, as many samples are kept and most are sent once."""
+    """A sample in encoded form, since many samples are kept and most are sent once."""
 
     time: float
     encoded: bytes
@@ -421,7 +420,7 @@ class History:
     """The last minutes, for the slider of the page. All methods may be called from any thread.
 
     Samples are bounded in number and in bytes; the oldest are removed first. They come from the status that
-    the service writes in any case; trees are in it only while a page is open.
+    the service writes in any case; the status has job trees only while a page is open.
     """
 
     def __init__(self) -> None:
@@ -429,7 +428,7 @@ class History:
         self._kept: deque[_Kept] = deque()
         self._size_bytes = 0
         self._names: dict[int, JobName] = {}
-        #: the number of samples that contain each job
+        #: number of a job -> number of samples that contain the job
         self._uses: Counter[int] = Counter()
         self._before: ServiceStatus | None = None
         self.timelines = Timelines()
@@ -452,8 +451,8 @@ class History:
                 self._drop(self._kept.popleft())
 
     def since(self, time_s: float, user: str | None = None) -> bytes:
-        """Return the samples after a time as a `HistoryPart` in JSON; with a user, other users' jobs have no
-        name.
+        """Return the samples after a time as a `HistoryPart` in JSON; only jobs of `user`, if given, have
+        names.
         """
         with self._mutex:
             part = [kept for kept in self._kept if kept.time > time_s]

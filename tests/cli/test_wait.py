@@ -33,7 +33,9 @@ def test_who_leaves_out_the_number_of_a_name_is_told_the_last_one(
         (directory.path / "out" / f"{name}.json").write_text("{}")
     assert main_module.main([command, "--api-dir", str(tmp_path / "api"), "u.f"]) == 2
     told = capsys.readouterr().err
-    assert told.endswith("neither live nor ended; the last one of a name like this is u.f-1795664204233548\n")
+    assert told.endswith(
+        "neither live nor ended; the last job with a name like this is u.f-1795664204233548\n"
+    )
     assert main_module.main([command, "--api-dir", str(tmp_path / "api"), "u.g"]) == 2
     assert capsys.readouterr().err.endswith("neither live nor ended\n")
 

@@ -122,5 +122,5 @@ def test_a_host_that_is_not_reached_is_named(tmp_path: Path) -> None:
         assert refused.code == 2
         assert refused.err.endswith("rank 2 has ended on node9: no route to this host\n")
         refused = resize(service, "+3", "--hosts", "node9:2", "--remote-shell", shell)
-        assert "3 further ranks are wanted, but the hosts that are named may have 2 in all" in refused.err
+        assert "3 further ranks are wanted, but the named hosts may have at most 2" in refused.err
         assert service.stop() == 0

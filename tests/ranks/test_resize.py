@@ -118,4 +118,4 @@ def test_only_who_runs_the_service_may_give_orders(tmp_path: Path) -> None:
     with serving(tmp_path, *SURVIVE, ranks=2) as service:
         (service.api_dir / "orders").chmod(0)
         refused = resize(service, "-1")
-        assert "only who runs the service" in refused.err
+        assert "only the user who runs the service" in refused.err

@@ -646,7 +646,7 @@ def test_an_interruption_waits_for_seconds_and_can_be_undone_by_keyboard(web: We
         assert browser.evaluate(f"document.activeElement === {button}")
         assert browser.evaluate(f"{button}.ariaLabel") == "Undo the interruption of http.spared"
         assert browser.evaluate(bar).startswith("Interrupting http.spared in ")
-        assert "undoes that" in browser.evaluate("at('told').textContent")
+        assert "undoes this" in browser.evaluate("at('told').textContent")
         browser.press("Enter")
         assert browser.evaluate(f"{button}.textContent + {bar}") == "Interrupt"
         control_z = "new KeyboardEvent('keydown', { key: 'z', ctrlKey: true, bubbles: true })"
@@ -713,7 +713,7 @@ def test_a_crowd_is_legible_counted_and_filtered_also_on_a_phone(web: WebServer)
             assert len(cells) == 400
             assert min(cells) >= 4
             hint = browser.evaluate("at('trees-hint').textContent")
-            assert "40 PEs, idle or not told yet" in hint, "30 are idle, and the ranks have not told of 10"
+            assert "40 PEs, idle or not reported yet" in hint, "30 are idle; 10 are not told"
         browser.evaluate("showVolumes(at('group-volumes'), number => names.get(number).user === 'u3')")
         assert browser.evaluate("document.querySelectorAll('#group-volumes path.rest').length") == 1
         assert "120 jobs running, 100 resting, 80 waiting" in browser.evaluate("at('state').textContent")

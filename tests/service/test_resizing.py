@@ -122,11 +122,11 @@ def taking_orders(
     ("order", "said"),
     [
         (Resize(by=-4), "there are 4 ranks, and one has to stay"),
-        (Resize(by=3, hosts=(HostShare("one", 2),)), "the hosts that are named may have 2 in all"),
+        (Resize(by=3, hosts=(HostShare("one", 2),)), "the named hosts may have at most 2"),
         (Resize(to=100_000), "99996 further ranks are wanted, but at most 64 can join by one order"),
         (Drain("7", 0.0), "there is no rank 7: the ranks are 0, 1, 2, 3"),
         (Drain("there", 0.0), "there is no host there: the hosts are here"),
-        (Drain("here", 0.0), "that is all there is"),
+        (Drain("here", 0.0), "these are all ranks"),
     ],
 )
 def test_what_is_not_possible_is_said_in_one_line(order: Order, said: str, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_one_of_those_that_were_there_at_the_start_stays(tmp_path: Path) -> None
     resizing.turn(0.0)
     answer = answer_to(given)
     assert answer is not None
-    assert "there at the start one has to stay" in answer.refusal
+    assert "one of the ranks with which the service started has to stay" in answer.refusal
     give(tmp_path, Resize(to=1))
     resizing.turn(0.1)
     assert [drained for drained, _ in rank.drains] == [2, 3]

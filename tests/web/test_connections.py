@@ -229,7 +229,7 @@ def test_an_upload_that_comes_too_slowly_is_ended(
         return {"type": "http.request", "body": b"x", "more_body": True}
 
     scope = {"type": "http", "method": "POST", "headers": [], "query_string": b"", "path": "/"}
-    with pytest.raises(ApiError, match="less came than") as raised:
+    with pytest.raises(ApiError, match="fewer than") as raised:
         asyncio.run(receiver.receive(Request(scope, trickle)))
     assert raised.value.status == 408
 

@@ -9,8 +9,8 @@ for it, and the chain goes on from the former revision. A chain's *former* descr
 first revisions; inputs of later ones (interrupted before they were read, or restored after a restart) are
 read with the next revision.
 
-A chain ends when it is done, or `timeout_s` after the last news of it. The reason is remembered for later
-revisions, for a bounded number of names.
+A chain ends when a job file declares it done, or `timeout_s` after its last news. The reason is kept as the
+answer to later revisions, for a bounded number of names.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Revision:
 
 @dataclass(slots=True, eq=False)
 class Chain:
-    """A chain, with the id of its `first` revision; `root` is the PE of the last run."""
+    """A chain, with the id of its `first` revision; `root` is the PE where the last revision's root was."""
 
     first: int
     application: str
@@ -66,7 +66,7 @@ class Chain:
         return wire.Before(revision.number, self.former, inputs)
 
     def was_read(self, revision: Revision, description: wire.LocalDescription) -> None:
-        """Record that the description now includes the inputs up to the one of this revision."""
+        """Record a description that includes the inputs of all revisions up to this one."""
         for one in self.revisions[self.in_former : revision.number + 1]:
             one.input = None
         self.former, self.in_former = description, revision.number + 1
@@ -82,10 +82,10 @@ class ChainBook:
         self._by_identity: dict[str, tuple[Chain, Revision]] = {}
         self._ending: dict[int, Chain] = {}
         self._ended: OrderedDict[str, str] = OrderedDict()
-        #: jobs that left their chain before they ran, with the reasons
+        #: job that left its chain before it ran -> the reason
         self._orphans: dict[int, str] = {}
         self._chains: dict[int, Chain] = {}
-        #: (earliest time, chain) for each chain without a running revision; some entries are outdated
+        #: heap of (earliest time of expiry, chain's id) for chains without a live revision, some outdated
         self._expiries: list[tuple[float, int]] = []
         #: time until which `expired` returns nothing
         self.deadline_s = math.inf
@@ -101,7 +101,7 @@ class ChainBook:
         return bool(precursor) and precursor not in self._by_identity and precursor not in self._ended
 
     def live_before(self, file: JobFile) -> str:
-        """Return the last revision before this one without a reply; "": all have one."""
+        """Return the identity of the last earlier revision without a reply; "": all have one."""
         if file.precursor not in self._by_identity:
             return ""
         chain = self._by_identity[file.precursor][0]
@@ -150,7 +150,7 @@ class ChainBook:
         chain.live.add(job)
 
     def restore(self, job: int, first: int, file: JobFile, now: float) -> bool:
-        """Restore an answered revision; return False if it does not fit."""
+        """Restore an answered revision; return False if the chain does not end with its precursor."""
         chain = self._chains.get(first)
         if chain is None and job == first:
             chain = self._chains[job] = Chain(job, file.application)
@@ -180,7 +180,7 @@ class ChainBook:
         return self._by_job.get(job)
 
     def orphaned(self, job: int) -> str | None:
-        """Return why a job cannot be run, or None."""
+        """Return why a job that left its chain cannot be run; None: it did not leave a chain."""
         return self._orphans.get(job)
 
     def drop(self, job: int) -> None:

@@ -1,10 +1,10 @@
 """Records of jobs at work, from which a crash's suspects are known after a restart.
 
-`jobs.<i>/.running` holds a record per job that is being read or has workers: its internal id, at how many
-crashes in a row it was at work, and their weight. A rank that dies leaves the records. The service, restarted
-after a crash (not after a clean end, the death of all ranks or of a launcher, which no job causes), adds one
-to each record. A job is acquitted by a crash at which it was not at work, and by `ACQUITTED_AFTER_S` of work
-without one.
+`jobs.<i>/.running` holds a record per job that is being read or has workers: its internal id, the number of
+crashes in a row at which it was at work, and their weight. A rank that dies leaves the records. The service,
+restarted after a crash (not after a clean end, the death of all ranks or of a launcher, which no job causes),
+adds one crash to each record. A job is acquitted by a crash at which it was not at work, and by
+`ACQUITTED_AFTER_S` of work without a crash.
 
 A rank killed by signal 9 weighs less, since the operator, or the kernel for lack of memory, is more often the
 cause than a job. A job with weight `HOPELESS` is not run again; a job that one more crash would make hopeless
@@ -49,10 +49,10 @@ class RunningJobs:
 
     def __init__(self, client_dir: Path, crash: Crash | None, log: Callable[[str], None]) -> None:
         self._log = log
-        #: jobs at work at crashes, with their weights
+        #: job that was at work at crashes -> their number and weight
         self.blamed: dict[int, _Blame] = {}
         self._slot_of: dict[int, int] = {}
-        #: times when the blamed jobs at work began, in order
+        #: (time, job) when a blamed job began, in order
         self._began: deque[tuple[float, int]] = deque()
         self._free: list[int] = []
         self._slots = 0
@@ -71,14 +71,14 @@ class RunningJobs:
                         self.blamed[job] = _Blame(crashes + 1, weight + _WEIGHT[crash])
             os.ftruncate(self._descriptor, 0)
         except OSError as error:
-            log(f"cannot use {path}: {error.strerror}; a job that ends the service is not found out")
+            log(f"cannot use {path}: {error.strerror}; a job that crashes the service cannot be identified")
 
     def crashes(self, job: int) -> int:
-        """Return at how many crashes in a row a job was at work."""
+        """Return the number of crashes in a row at which a job was at work."""
         return self.blamed.get(job, _NONE).crashes
 
     def crashes_max(self, job: int) -> int:
-        """Return at how many crashes in a row a job is given up, if no rank is killed."""
+        """Return the number of crashes in a row that make a job hopeless, if no rank gets signal 9."""
         blame = self.blamed.get(job, _NONE)
         return blame.crashes + max(0, -((blame.weight - HOPELESS) // max(_WEIGHT.values())))
 
@@ -136,7 +136,7 @@ class RunningJobs:
             self._descriptor = -1
 
     def hand_over(self) -> None:
-        """Blame no job for later crashes, as another rank goes on with the jobs."""
+        """Blame no job for later crashes, since another rank goes on with the jobs."""
         for job in list(self._slot_of):
             self.rest(job)
         self.close()

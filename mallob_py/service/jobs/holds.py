@@ -1,11 +1,12 @@
 """Holds: the jobs of a client that may not begin yet, and why.
 
 A job is *held* until its arrival time and until all its dependencies have ended. Dependencies are identities
-("user.name"): a live job must end, an ended job satisfies, an unknown one is awaited (as in Mallob). A job
-may need a *result* of a dependency: if that ends otherwise, `ready` names the job, and `lacking` says why. A
-revision waits for its precursor; if the precursor ends while it is held (interrupted), for the revision
-before, so that a chain's revisions run one after the other. A *suspect*, a job that was at work at crashes,
-is held until its trial: suspects begin one after the other, so that a crash shows which one it was.
+("user.name"): a live job must end, an ended job is no obstacle, an unknown job is awaited (as in Mallob). A
+job may need a *result* of a dependency: if that dependency ends without one, `ready` returns the job at once,
+and `lacking` says why. A revision waits for its precursor. If the precursor is interrupted while it is held
+itself, the revision waits for the one before, so that a chain's revisions run one after the other. A
+*suspect*, a job that was at work at crashes, is held until its trial: suspects begin one after the other, so
+that a crash shows which of them caused it.
 
 Pure: no clock, no files. Guarantees: one live job per identity; no cycle among held jobs; memory is bounded
 by the live jobs plus `finished_max` identities.
@@ -32,7 +33,7 @@ def no_live_job(identity: str) -> JobFileError:
 
 
 FINISHED_MAX = 100_000
-#: most job names in a message
+#: greatest number of job names in a message
 _TOLD_MAX = 10
 
 
@@ -51,7 +52,7 @@ class _Admitted:
     interruptions: tuple[int, ...] = ()
 
 
-#: time after the start in which no suspect is at work
+#: time after the service's start in which no suspect may begin
 QUIET_S = 10.0
 #: longest trial: more than the time needed to notice a hanging rank
 TRIAL_S = 60.0
@@ -68,7 +69,7 @@ class Suspects:
         self._trial_ends_s = -math.inf
 
     def wait(self, job: int) -> None:
-        """Hold a suspect until `next` names it."""
+        """Hold a suspect until `next` returns it."""
         self.waiting[job] = None
 
     def next(self, now: float) -> int | None:
@@ -87,7 +88,7 @@ class Suspects:
             self._tried, self._trial_ends_s = None, -math.inf
 
     def next_deadline(self) -> float:
-        """Return when the next trial may begin."""
+        """Return the time when the next trial may begin."""
         return max(self._trials_from_s, self._trial_ends_s) if self.waiting else math.inf
 
 
@@ -102,10 +103,10 @@ class Holds:
         started_s: float = 0.0,
         finished_max: int = FINISHED_MAX,
     ) -> None:
-        """`is_suspect`: whether one more crash would make a job hopeless; `started_s`: the start.
+        """`is_suspect`: whether one more crash makes a job hopeless; `started_s`: start of the service.
 
-        `finished`: known ended jobs, with their outcomes ("": unknown); `replied`: returns the outcome in
-        another job's reply, "" if unknown, None without a reply.
+        `finished`: identity of an ended job -> its outcome ("": unknown); `replied`: returns the outcome in
+        the reply of any other job, "" if unknown, None without a reply.
         """
         self._replied = replied
         self._live: dict[int, _Admitted] = {}
@@ -113,7 +114,7 @@ class Holds:
         self._waiting_for: dict[str, set[int]] = {}
         self._arrivals: list[tuple[float, int]] = []
         self._finished: OrderedDict[str, str] = OrderedDict()
-        #: by job that needs results: the jobs needed; and the needed jobs that ended without result, and how
+        #: job -> dependencies whose result it needs; job -> (dependency without a result, its outcome)
         self._needed: dict[int, frozenset[str]] = {}
         self._lacking: dict[int, tuple[str, str]] = {}
         self._finished_max = finished_max
@@ -139,7 +140,7 @@ class Holds:
         precursor: str = "",
         needed: Iterable[str] = (),
     ) -> None:
-        """Take in a job, which `ready` will name. Raises JobFileError if it must be refused.
+        """Take in a job, which `ready` will return. Raises JobFileError if it must be refused.
 
         `precursor`: the former revision, awaited if live. `needed`: dependencies that must end with a result.
         """
@@ -200,7 +201,7 @@ class Holds:
         return self._finished.get(identity) or self._replied(identity) or ""
 
     def ready(self, now: float) -> list[int]:
-        """Return the jobs that may begin now, each named once, earliest arrival first."""
+        """Return the jobs that may begin now, each once, earliest arrival first."""
         ready: list[int] = []
         while self._arrivals and self._arrivals[0][0] <= now:
             _, job_id = heapq.heappop(self._arrivals)

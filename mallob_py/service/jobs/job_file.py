@@ -32,7 +32,7 @@ from mallob_py.service import JobFileError
 from mallob_py.service.jobs import mallob_clients
 from mallob_py.service.jobs.durations import parse_duration_s, shortened
 
-#: default
+#: default bound on the size of a job file
 JOB_FILE_BYTES_MAX = 8 << 20
 IDENTITY_SIZE_MAX = 200  # "user.name" plus suffixes must stay below the 255 bytes of a file name
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
@@ -46,17 +46,17 @@ else:
 
 
 _DURATION = 'a duration such as "5m", or a number of seconds'
-_PATHS = "absolute paths of its input: plain or compressed files, named pipes"
-_LITERALS = "its input itself, in integers: for SAT clauses, each ended by 0; after 2147483647, assumptions"
+_PATHS = "absolute paths of the input: plain or compressed files, named pipes"
+_LITERALS = "the input itself, as integers: for SAT, clauses, each ended by 0; after 2147483647, assumptions"
 
 
 class _Work(Struct, frozen=True, kw_only=True, rename="kebab"):
-    user: Annotated[str, says("whose job it is; fit for a file name")]
-    name: Annotated[str, says("no other live job of this user has it; fit for a file name")]
-    application: Annotated[str, says("what works on it")] = DEFAULT_APPLICATION
+    user: Annotated[str, says("the job's user; fit for a file name")]
+    name: Annotated[str, says("unique among the user's live jobs; fit for a file name")]
+    application: Annotated[str, says("the application that works on the job")] = DEFAULT_APPLICATION
     files: Annotated[tuple[str, ...], says(_PATHS)] = ()
     literals: Annotated[_Integers | UnsetType, says(_LITERALS, "a list of integers")] = UNSET
-    configuration: Annotated[dict[str, Any], says("for the application")] = {}
+    configuration: Annotated[dict[str, Any], says("settings for the application")] = {}
 
 
 def _type_in_file(term: DeclaredTerm) -> Any:
@@ -84,32 +84,30 @@ else:
 class JobFields(_WorkOnTerms, frozen=True, kw_only=True, rename="kebab"):
     """A job for the service: its user and name, its input, and its terms."""
 
-    arrival: Annotated[float, says("seconds since the service's start; it waits until then", ge=0)] = 0.0
+    arrival: Annotated[float, says("earliest start, in seconds since the service's start", ge=0)] = 0.0
     dependencies: Annotated[
-        tuple[str, ...], says('the jobs ("user.name") that have to end before', max_length=DEPENDENCIES_MAX)
+        tuple[str, ...], says('jobs ("user.name") that must end before it', max_length=DEPENDENCIES_MAX)
     ] = ()
     after_ok: Annotated[
         tuple[str, ...],
-        says(
-            "further ones, of which it needs a result; it ends if one has none", max_length=DEPENDENCIES_MAX
-        ),
+        says("jobs that must end with a result before it; otherwise it fails", max_length=DEPENDENCIES_MAX),
     ] = ()
-    interrupt: Annotated[bool, says("to end the live job of this user and name; nothing else counts")] = False
+    interrupt: Annotated[bool, says("end the live job of this user and name; ignore other fields")] = False
     quiet: Annotated[bool, says("with `interrupt`: no reply if no such job is live")] = False
-    incremental: Annotated[bool, says("a revision of a chain, to which others are added")] = False
-    precursor: Annotated[str, says('the revision ("user.name") before it; the first one has none')] = ""
-    done: Annotated[bool, says("ends the chain of `precursor`; without a reply")] = False
+    incremental: Annotated[bool, says("the job is a revision of a chain; others may follow")] = False
+    precursor: Annotated[str, says('the previous revision ("user.name"); the first revision has none')] = ""
+    done: Annotated[bool, says("end the chain of `precursor`; this file gets no reply")] = False
     assumptions: Annotated[
         tuple[Annotated[int, Meta(ge=_INTEGER_MIN, le=_INTEGER_MAX)], ...],
         says("literals that hold for this revision only"),
     ] = ()
-    content_mode: Annotated[str, says("the same as in the configuration")] = ""
-    group: Annotated[str, says("the jobs of this user that belong together; fit for a file name")] = ""
-    file: Annotated[str | UnsetType, says("as Mallob had it at first: the one path in `files`")] = UNSET
+    content_mode: Annotated[str, says("the same as `content-mode` in the configuration")] = ""
+    group: Annotated[str, says("name that joins jobs of this user to a group; fit for a file name")] = ""
+    file: Annotated[str | UnsetType, says("the only path of `files`, as in Mallob's first version")] = UNSET
     group_id: Annotated[str, says("no effect")] = ""
     description_id: Annotated[str, says("no effect")] = ""
     checksum: Annotated[tuple[int, int] | UnsetType, says("no effect", "a list of two integers")] = UNSET
-    piped_response: Annotated[bool, says("of Mallob's IPASIR bridge: where it reads its reply")] = False
+    piped_response: Annotated[bool, says("Mallob's IPASIR bridge reads the reply from a pipe")] = False
 
 
 FIELD_NAMES = JobFields.__struct_encode_fields__
@@ -149,7 +147,7 @@ def _refusal(fields: Mapping[str, Any], problem: str) -> JobFileError:
 
 
 def _integers(kind: type, value: Any) -> array.array[int]:
-    """Convert to integers. Raises JobFileError."""
+    """Convert a list to an array of integers. Raises JobFileError."""
     if not isinstance(value, list):
         raise JobFileError("literals", f"must be a list of integers, is {_told(value)}")
     if strangers := set(map(type, value)) - {int}:
@@ -180,7 +178,7 @@ def json_type(value: object) -> str:
 
 
 def _told(value: object) -> str:
-    """Return a wrong value for a message."""
+    """Return a phrase that describes a wrong value in a message."""
     if value is None:
         return "null"
     if isinstance(value, bool | str | dict):
@@ -281,14 +279,14 @@ class JobFile(msgspec.Struct, frozen=True):
     dependencies: tuple[str, ...]
     #: dependencies whose result is needed
     after_ok: tuple[str, ...]
-    #: whether the job is a revision: of the chain of `precursor`, or the first one (""); `done` ends the
-    #: chain
+    #: whether the job is a revision: of the chain of `precursor`, or the first of a new chain (""); `done`:
+    #: whether it only ends the chain
     incremental: bool
     precursor: str
     done: bool
     assumptions: tuple[int, ...]
     configuration: Mapping[str, Any]
-    #: fields without effect
+    #: lines about fields without effect
     warnings: tuple[str, ...]
     #: the submitted fields in JSON, for the reply; without `literals`, which are stored above
     submitted: Mapping[str, bytes]
@@ -313,7 +311,7 @@ class Interruption(msgspec.Struct, frozen=True):
 
 
 def identity_of(user: str, name: str) -> str:
-    """Return the unique name of a job, also of its reply."""
+    """Return the unique name of a job, after which its reply is named."""
     return f"{user}.{name}"
 
 
@@ -360,7 +358,7 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
     for identity in job.after_ok:
         _check_identity("after-ok", identity)
     if job.group and (problem := unfit_for_file_name(job.group)):
-        raise JobFileError("group", f"{problem}; it is a name as that of a job")
+        raise JobFileError("group", f"{problem}; a group is named like a job")
     if job.after_ok and job.incremental:
         raise JobFileError("after-ok", "is not for revisions, which follow each other; leave it out")
     use = applications[application]
@@ -389,7 +387,7 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         assumptions=job.assumptions,
         configuration=configuration,
         warnings=tuple(mallob_clients.unused(fields, application, configuration)),
-        # The standard library's encoder takes what users may submit and msgspec refuses: integers beyond 64
+        # Encoded by the standard library, since users may submit what msgspec refuses: integers beyond 64
         # bits and unpaired surrogates.
         submitted={key: json.dumps(value).encode() for key, value in fields.items()},
         group=job.group,
@@ -419,7 +417,7 @@ def _check_path(key: str, path: str) -> None:
     except UnicodeEncodeError:
         raise JobFileError(key, "holds a path that is not valid Unicode") from None
     if not os.path.isabs(path):
-        # The file's author has another working folder than the service, where the path may name another file.
+        # In the service's working folder, the path might name another file than in that of the author.
         raise JobFileError(key, f"{_clipped(path)!r} is a relative path; give an absolute one")
 
 
@@ -443,7 +441,7 @@ def _terms(job: JobFields) -> JobTerms:
 
 
 def _configuration(job: JobFields) -> dict[str, Any]:
-    """Return the configuration, with the content mode, which may stand outside of the configuration."""
+    """Return the configuration, with the content mode, which may stand in a field of its own."""
     configuration = job.configuration
     if job.content_mode:
         other = configuration.setdefault("content-mode", job.content_mode)
@@ -452,7 +450,7 @@ def _configuration(job: JobFields) -> dict[str, Any]:
             raise JobFileError("content-mode", text)
     if configuration:
         try:
-            msgspec.msgpack.encode(configuration)  # as for workers
+            msgspec.msgpack.encode(configuration)  # encoded as for workers
         except (OverflowError, UnicodeEncodeError, RecursionError, ValueError):
             text = "holds integers beyond 64 bits, invalid Unicode or too deep nesting"
             raise JobFileError("configuration", text) from None
@@ -464,7 +462,7 @@ def _check_end(job: JobFields) -> None:
         raise JobFileError("done", 'ends a chain of revisions; give "incremental": true and its "precursor"')
     for key, added in (("files", job.files), ("literals", job.literals), ("assumptions", job.assumptions)):
         if added:
-            raise JobFileError(key, "a file that says done adds nothing; leave this out")
+            raise JobFileError(key, 'a file with "done": true adds nothing to the chain; leave this out')
 
 
 def _check_revision(identity: str, use: InputUse, job: JobFields) -> None:
@@ -485,7 +483,7 @@ def _check_input(
         raise JobFileError("files", f"{application} needs input: give files (paths) or literals (integers)")
     if use is InputUse.NONE and (files or literals):
         field = "files" if files else "literals"
-        raise JobFileError(field, f"{application} takes no input; its configuration says all")
+        raise JobFileError(field, f"{application} takes no input, only a configuration; leave this out")
 
 
 def _decode(data: bytes) -> dict[str, Any]:
@@ -531,7 +529,7 @@ def _finite_float(text: str) -> float:
     return value
 
 
-#: made once: the standard library makes one for each text that has hooks
+#: decoder that is made only once: `json.loads` would make one for each text, because of the hooks
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite_float)
 
 
@@ -572,7 +570,7 @@ def is_valid_text(text: str) -> bool:
     return True
 
 
-#: other programs' names of our fields
+#: names of fields in other programs -> our names
 _ELSEWHERE = dict.fromkeys(("timeout", "time"), "time-limit")
 
 

@@ -6,18 +6,18 @@ same *standing* that decides who gets a PE where there are more jobs than PEs (`
 job's standing never changes while it waits, and later jobs get lower ones, so no job is overtaken for ever.
 
 - At most `window` jobs are at work, a few times the number of PEs: no further job could have a PE.
-- A job that is better than the first jobs at work, as many as there are PEs, begins at once, since it would
+- A job that would be among the best jobs at work, as many as there are PEs, begins at once, since it would
   get a PE at once.
 - With several users, a job counts with the priority that it would have at work (`users.py`), which falls with
-  each job of its user at work: so a user with thousands of jobs does not hold up others. A user at its limit
-  of jobs at work begins no further one.
+  each job of its user at work: so a user with thousands of jobs does not hold up others. No further job
+  begins of a user that has reached its limit.
 - A job whose input stalls is `set_aside`: it stays at work, but takes no place.
 - A job that goes on after its first turn is a *resident*, up to a number of residents per PE: it takes no
-  place of the window. Another job may begin, and has its first turn at once; most jobs end in it.
+  place of the window. Another job may begin, and has its first turn at once; most jobs end in that turn.
 - Beyond that number, the places of the window are for turns (*express*): a job after its turn is given up
-  when another job waits (`next_set_back`), and waits for its next turn, twice as long (`put_again`). Jobs
-  that were given up have a few places of their own, so new jobs never wait for them; the job that has had the
-  fewest PE-seconds comes first. The lost work is a small part of what the PEs do (`_Loss`).
+  when another job waits (`next_set_back`), and waits for its next turn, which is twice as long (`put_again`).
+  Jobs that were given up have a few places of their own, so new jobs never wait for them; the job that has
+  had the fewest PE-seconds comes first. The lost work is a small part of what the PEs do (`_Loss`).
 - A *lasting* job, which cannot begin anew, is never given up: before it runs it must `claim` a resident's
   place, if need be that of another job. If all residents are lasting, it has no place until one ends.
 - A job of a user with less work than others becomes a resident before other users' jobs.
@@ -44,14 +44,14 @@ _OUTDATED_MAX = 64
 _RESIDENTS_MAX = 1024
 #: bounds on the PEs' work lost by giving jobs up: a part of all work, and PE-seconds per PE at once
 _LOST_PART, _LOST_AT_ONCE_S = 0.05, 0.5
-#: smaller losses come from rounding, and would be due again and again
+#: bound on losses that come from rounding, which would be due again and again
 _ROUNDING_S = 1e-9
 
 
 def residents_of(pes: int, per_pe: int | None = None) -> int:
-    """Return the most jobs beyond the window that may go on in turns: as many as memory images can bear.
+    """Return the greatest number of residents, whose processes must fit into memory.
 
-    `per_pe`: `Config.residents`. A quarter is left for other uses, and since jobs are not spread evenly.
+    `per_pe`: `Config.residents`. A quarter of it is left for other uses, as jobs are not spread evenly.
     """
     kept = Config(residents=per_pe).residents_per_pe(pes) * pes
     return min(kept * 3 // 4, max(_RESIDENTS_MAX, 2 * pes))
@@ -63,12 +63,12 @@ _RESIDING = (Seat.RESIDENT, Seat.LASTING)
 
 
 class Shares(Protocol):
-    """The rules that tell users apart."""
+    """The rules that differ between users."""
 
     def weight_of(self, user: str) -> float: ...
 
     def limit_of(self, user: str) -> float:
-        """Return the most jobs of a user at work; inf: any number."""
+        """Return how many jobs of a user may be at work; inf: no limit."""
         ...
 
 
@@ -83,23 +83,23 @@ class Queue:
         self.user = user
         self.weight = weight
         self.limit = limit
-        #: (minus standing, job, record), best first; answered jobs stay until they come up
+        #: heap of (minus standing, job, record), best first; some jobs no longer wait
         self.waiting: list[tuple[float, int, LiveJob]] = []
-        #: (work had, divided by priority; job, record): the same for jobs that were given up
+        #: the same for jobs that were given up: (PE-seconds had / priority, job, record)
         self.again: list[tuple[float, int, LiveJob]] = []
-        #: jobs that lack a resident's place, with the fields of `waiting`
+        #: the same as `waiting` for jobs that lack a resident's place
         self.held: list[tuple[float, int, LiveJob]] = []
         #: number of jobs at work, and the sum of their priorities
         self.at_work = 0
         self.priorities = 0.0
-        #: bound on the jobs in the heaps that no longer wait
+        #: greatest possible number of jobs in the heaps that no longer wait
         self.gone = 0
-        #: number of changes that may move this queue among all queues
+        #: number of changes that may have moved this queue among all queues
         self.version = 0
 
     @property
     def load(self) -> float:
-        """Return the user's work, comparable with that of others."""
+        """Return the sum of the priorities at work per weight, by which users are compared."""
         return self.priorities / self.weight
 
     @property
@@ -107,7 +107,7 @@ class Queue:
         return self.at_work >= self.limit
 
     def merit(self, standing: float, priority: float, before: float) -> float:
-        """Return the merit of a job that begins; `before`: the sum of priorities at work."""
+        """Return the merit of a job that begins; `before`: sum of its user's priorities at work so far."""
         return standing + math.log2(self.weight / (before + priority))
 
     def begin(self, priority: float) -> None:
@@ -116,7 +116,7 @@ class Queue:
 
     def end(self, priority: float) -> None:
         self.at_work -= 1
-        # Exact again whenever no job is at work, since jobs come and go for weeks.
+        # Reset when no job is at work, since rounding errors would add up over weeks.
         self.priorities = max(0.0, self.priorities - priority) if self.at_work else 0.0
 
     def _heaps(self) -> Iterator[tuple[list[tuple[float, int, LiveJob]], JobState]]:
@@ -125,13 +125,13 @@ class Queue:
         yield self.held, JobState.PLACELESS
 
     def tidy(self) -> None:
-        """Drop the heads that no longer wait."""
+        """Drop the first entries of the heaps whose jobs no longer wait."""
         for heap, state in self._heaps():
             while heap and heap[0][2].state is not state:
                 heapq.heappop(heap)
 
     def forget_one(self) -> None:
-        """Note that a job no longer waits; drop such jobs when they are many."""
+        """Note that a job no longer waits; drop all such jobs from the heaps when there are many."""
         self.gone += 1
         if 2 * self.gone > sum(len(heap) for heap, _ in self._heaps()) + _OUTDATED_MAX:
             self.gone = 0
@@ -156,7 +156,7 @@ class _Loss:
         self._left_s -= lost_s
 
     def due_s(self, pes: int) -> float:
-        """Return when something may be lost."""
+        """Return the time when some work may be lost."""
         return self._known_s + max(0.0, -self._left_s) / (_LOST_PART * pes)
 
 
@@ -172,8 +172,9 @@ class Line:
         window: int = 0,
         residents_per_pe: int | None = None,
     ) -> None:
-        """`window`: at least a place per PE; 0: as `window_of` says. `residents_per_pe`: as
-        `Config.residents`.
+        """`window`: number of its places, raised to one per PE; 0: as many as `window_of` returns.
+
+        `residents_per_pe`: as `Config.residents`.
         """
         self._jobs = jobs
         self._shares = shares
@@ -185,12 +186,12 @@ class Line:
         self._is_divided = False
         self._waiting = 0
         self._at_work: dict[int, LiveJob] = {}
-        #: (minus merit, version, number, queue); entries of older versions are skipped
+        #: heap of (minus merit, version, number, queue) by first jobs; entries of older versions are skipped
         self._heads: list[tuple[float, int, int, Queue]] = []
         self._numbers = itertools.count()
         #: merits of all jobs in the window, ascending
         self._merits: list[float] = []
-        #: residents, and jobs in seats that are due, each in order of arrival
+        #: residents, and jobs in the seats DUE and EXPRESS_DUE, each in order of arrival
         self._residents: dict[LiveJob, None] = {}
         self._due: dict[LiveJob, None] = {}
         self._lasting = 0
@@ -219,7 +220,7 @@ class Line:
             self._reside_next()
 
     def put(self, job: LiveJob) -> None:
-        """Have a job wait for its first turn, named by `next`; it has waited since `since_s`."""
+        """Have a job wait for its first turn, until `next` returns the job."""
         queue = self._queues.get(job.user)
         if queue is None:
             shares = self._shares
@@ -235,7 +236,7 @@ class Line:
             self._put_head(queue)
 
     def _divide(self, queue: Queue) -> None:
-        """Count a user's work from now on, as a second user has come."""
+        """Count the work of the only user so far, since a second user has come."""
         priorities = 0.0
         for job in self._at_work.values():
             job.merit = queue.merit(job.standing, job.terms.priority, priorities)
@@ -255,7 +256,7 @@ class Line:
         heapq.heappush(queue.again, (had_s / job.terms.priority, job.id, job))
 
     def next(self) -> LiveJob | None:
-        """Return a job that begins now, each named once; None: no job may begin."""
+        """Return the next job that begins now, which is then at work; None: no job may begin."""
         while (head := self._best()) is not None:
             merit, queue = head
             if len(self._merits) >= self._window and merit <= self._merits[-self._pes]:
@@ -279,13 +280,13 @@ class Line:
         return job
 
     def set_aside(self, job: LiveJob) -> None:
-        """Give a job's place away while its input stalls."""
+        """Free a job's place while its input stalls."""
         if job.seat is Seat.WINDOW:
             self._take_merit(job)
             job.seat = Seat.ASIDE
 
     def bring_back(self, job: LiveJob) -> None:
-        """Have a job take a place again that was set aside; no effect on other jobs."""
+        """Give a place to a job that was set aside; leave any other job unchanged."""
         if job.seat is Seat.ASIDE:
             job.seat = Seat.WINDOW
             bisect.insort(self._merits, job.merit)
@@ -309,7 +310,7 @@ class Line:
         return False
 
     def lasting_before(self, job: LiveJob) -> int:
-        """Return the number of lasting jobs one of which must end first; 0: the job has a place."""
+        """Return the number of lasting jobs of which one must end before this job; 0: it has a place."""
         return self._lasting if job.state is JobState.PLACELESS else 0
 
     def _find_room(self, job: LiveJob, seat: Seat) -> bool:
@@ -326,7 +327,7 @@ class Line:
         return True
 
     def _release(self) -> bool:
-        """Let a job without a place wait in line again: one of the user with least at work."""
+        """Let a job without a place wait in line again: a job of the user with the smallest load."""
         queues = [queue for queue in self._queues.values() if queue.held]
         while queues:
             queue = min(queues, key=lambda one: (one.load, one.held[0][:2]))
@@ -341,9 +342,9 @@ class Line:
         return False
 
     def _resident_for(self, job: LiveJob, is_lasting: bool) -> LiveJob | None:
-        """Return the resident to make room: of the user with most work, if this is more than `user`'s.
+        """Return the resident that must make room: of the user with the greatest load, if above the job's.
 
-        For a lasting job, any user's resident makes room. Of several residents, the last one is returned.
+        For a lasting job, any user's resident makes room. Of several residents, the newest is returned.
         """
         if not (self._is_divided or is_lasting):
             return None
@@ -356,7 +357,7 @@ class Line:
         return None if worst is None else worst[1]
 
     def _reside_next(self) -> None:
-        """Make the job that had its turn first a resident."""
+        """Make a resident of the job whose turn ended first."""
         job = next(iter(self._due))
         del self._due[job]
         self._reside(job, Seat.RESIDENT)
@@ -374,9 +375,9 @@ class Line:
         return len(self._residents) < self._residents_max
 
     def next_set_back(self, now: float) -> LiveJob | None:
-        """Name, once, a job at work that must be given up for a waiting one.
+        """Return, once, a job at work that must be given up for a waiting one.
 
-        It is a job of the user with most at work, the last one that has had its turn, which loses least.
+        Of the jobs of the user with the greatest load, it is the one whose turn ended last: it loses least.
         """
         if not self._due or self._loss.left_s(now, self._pes) < -_ROUNDING_S:
             return None
@@ -393,7 +394,7 @@ class Line:
         return job
 
     def set_back_due_s(self) -> float:
-        """Return when `next_set_back` names a job; inf: not before jobs come or end."""
+        """Return the time when `next_set_back` returns a job; inf: not before jobs come or end."""
         return math.inf if next(self._in_the_way(), None) is None else self._loss.due_s(self._pes)
 
     def _in_the_way(self) -> Iterator[LiveJob]:
@@ -406,14 +407,14 @@ class Line:
             yield from (job for job in self._due if job.seat is not None and waits[job.seat])
 
     def _best_again(self) -> Queue | None:
-        """Return the queue whose first job works again next: that of the user with least at work."""
+        """Return the queue whose first job has the next turn: that of the user with the smallest load."""
         queues = [queue for queue in self._queues.values() if queue.again and not queue.is_full]
         return min(queues, key=lambda queue: (queue.load, queue.again[0][:2]), default=None)
 
     # --- ends ---------------------------------------------------------------------------------
 
     def drop(self, job: LiveJob) -> None:
-        """Forget an answered job, in any place."""
+        """Forget an answered job, whether it is in line or at work."""
         if job.seat is None:
             return
         queue = self._queues[job.user]
@@ -429,7 +430,7 @@ class Line:
             self._is_divided = len(self._queues) > 1
 
     def _leave(self, job: LiveJob) -> Queue:
-        """Take a job from work; a resident is replaced by a job that has had its turn."""
+        """Move a job from work to the line; return its queue. Another job takes the place of a resident."""
         queue = self._queues[job.user]
         del self._at_work[job.id]
         self._take_merit(job)
@@ -449,7 +450,7 @@ class Line:
         return iter(self._at_work)
 
     def first(self, count: int) -> list[int]:
-        """Return some waiting jobs, the best one and other good ones."""
+        """Return at most `count` waiting jobs: the best one and other good ones."""
         queues = sorted(
             self._queues.values(), key=lambda queue: queue.waiting[0][:2] if queue.waiting else (0.0, 0)
         )
@@ -479,7 +480,7 @@ class Line:
             del self._merits[bisect.bisect_left(self._merits, job.merit)]
 
     def _put_head(self, queue: Queue) -> None:
-        """Note the present place of a queue's first job."""
+        """Note the present merit of a queue's first job."""
         queue.version += 1
         queue.tidy()
         if queue.waiting and not queue.is_full:

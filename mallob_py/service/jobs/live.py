@@ -1,7 +1,8 @@
 """The live jobs of a client: one record for each, from acceptance to reply.
 
-A hundred thousand of them may wait, so records are small and nothing needs counting. A record's `state` is
-the job's place in its life (`protocol/job_life.py`), its `seat` the place in line or at work (`line.py`).
+A hundred thousand jobs may wait, so records are small, and numbers of jobs are kept, not counted anew. A
+record's `state` is the job's place in its life (`protocol/job_life.py`), its `seat` the place in line or at
+work (`line.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Seat(Enum):
 
     #: the job waits
     LINE = "in line"
-    #: in the window
+    #: the job is at work in a place of the window
     WINDOW = "window"
     #: at work in a place of the window after its turn: given up when another job waits
     DUE = "due"
@@ -39,7 +40,7 @@ class Seat(Enum):
 class LiveJob:
     """A live job, as the service knows it. Times in seconds on the rank's clock.
 
-    `file` is None if it must be read again; fields needed earlier are kept beside it.
+    `file` is None if the job file must be read again; fields that are needed before are kept beside it.
     """
 
     __slots__ = (
@@ -69,19 +70,19 @@ class LiveJob:
     )
 
     def __init__(self, job: int, file: JobFile, now: float, since_s: float) -> None:
-        """`since_s`: the time from which its waiting counts."""
+        """`since_s`: the time from which the job's waiting counts."""
         self.id = job
         self.identity = file.identity
-        # Most of a hundred thousand jobs share few users.
+        # Interned, since a hundred thousand jobs mostly have few users.
         self.user = sys.intern(file.user)
         self.application = sys.intern(file.application)
         self.group = sys.intern(file.group)
         self.terms = file.terms
         self.is_done = file.done
         self.is_incremental = file.incremental
-        #: whether its file must be parsed elsewhere
+        #: whether the job's file is large, and so must be parsed by another process
         self.is_large = False
-        #: whether a PE has been sought for it
+        #: whether a PE has been sought for the job
         self.is_sought = False
         self.file: JobFile | None = file
         #: rough memory of `file`, if `file` is kept
@@ -91,12 +92,12 @@ class LiveJob:
         self.since_s = since_s
         #: None: not yet in line
         self.seat: Seat | None = None
-        #: the job's rank among jobs: by itself, and with its user's jobs at work
+        #: the job's worth in line: by itself, and with regard to its user's jobs at work
         self.standing = self.merit = 0.0
-        #: work before the job was last given up, and the lost part of this work
+        #: work before the job was last given up, and the PE-seconds of its last turn
         self.spent: Spent | None = None
         self.last_turn_s = 0.0
-        #: the description of a job that was read and is held
+        #: description of a job whose input was read and that waits for a resident's place
         self.description: Description | None = None
         self.reading_s = 0.0
         self.parsing_s = 0.0
@@ -113,7 +114,7 @@ class LiveJob:
 
 
 class LiveGroup:
-    """The live jobs of one group: their number, and the time since when there is always one."""
+    """The live jobs of one group: their number, and the time since when there has always been one."""
 
     __slots__ = ("began_s", "jobs")
 
@@ -127,14 +128,14 @@ class LiveJobs(dict[int, LiveJob]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: rough memory of the files kept
+        #: rough memory of the parsed files that are kept
         self.parsed_bytes = 0
         #: terms of the last job added, which the next job mostly shares
         self._terms: JobTerms | None = None
-        #: number of jobs by state, and by user
+        #: state -> number of jobs; user -> number of jobs
         self.states: Counter[JobState] = Counter()
         self.users: Counter[str] = Counter()
-        #: live groups by user and name, in the order of their beginning
+        #: (user, name) -> live group, in the order of their beginning
         self.groups: dict[tuple[str, str], LiveGroup] = {}
 
     def add(self, live: LiveJob) -> None:

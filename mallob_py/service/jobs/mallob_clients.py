@@ -1,14 +1,14 @@
-"""Mallob's clients: wishes beyond the schema of job files, known to this module only.
+"""Mallob's clients: what they need beyond the schema of job files, known to this module only.
 
 Fields that this service does not need are accepted, and reported in the reply. Mallob's IPASIR bridge links
-programs with a SAT solver that is a service. It looks up a variable in the model by number, so models that
-Mallob returns as lists have an entry at index 0; here, only models for the bridge do. Later releases of the
-bridge write `piped-response` (`store.reply_pipes`), call their user `ipasir`, and name jobs after process,
-solver and revision.
+programs with a SAT solver that is a service. The bridge looks up a variable in the model by number, so
+Mallob's models have an additional entry at index 0; here, only models for the bridge have this entry. Later
+releases of the bridge write `piped-response` (`store.reply_pipes`), call their user `ipasir`, and name jobs
+after process, solver and revision.
 
-The last release expects lines of DIMACS in a reply's `solution`, and ends its program at integers; earlier
-releases expect integers, and no field tells releases apart. All releases but the first look for a
-`solution-file` before, the first ones only for a model. So the bridge gets both, the file and the integers.
+The last release expects lines of DIMACS in a reply's `solution`, and aborts its program at integers; earlier
+releases expect integers, and no field tells releases apart. All releases but the first prefer a
+`solution-file`, some of them for models only. So the bridge gets both, the file and the integers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _BRIDGE_USER, _BRIDGE_NAME = "ipasir", re.compile(r"job-[0-9]+_[0-9]+-[0-9]+")
 #: fields without effect here, and why
 _UNUSED = {
     "group-id": "clauses are shared among the workers of a job, not among jobs",
-    "description-id": "descriptions are shared by all workers of a host as it is, and not beyond a job",
+    "description-id": "the workers of a job on a host share its description anyway, different jobs never do",
     "checksum": "inputs are not compared with it",
 }
-#: refused fields, each with the advice for users
+#: refused field -> advice for users
 REFUSED = {"internalliterals": "names a formula in the memory of Mallob itself; give literals or files"}
 
 
@@ -38,7 +38,7 @@ def is_bridge(user: str, name: str, fields: Container[str]) -> bool:
 
 
 def has_read(identity: str) -> bool:
-    """Tell whether the author of the next revision, or of the chain's end, has read this solution."""
+    """Tell whether a job is the bridge's, which reads each solution before it goes on with the chain."""
     user, _, name = identity.partition(".")
     return is_bridge(user, name, ())
 

@@ -10,11 +10,11 @@ A solution in bytes is Base64 text, with `result.solution-format` "base64". In a
 themselves, with their number in `result.solution-size` and the format "bytes".
 
 A job that ended early is answered with the best offer of its workers, if any: then `result.complete` is
-false, `result.value` is that answer's value and `result.bound` what no answer can beat, as far as known.
+false, `result.value` is the offer's value and `result.bound` a bound that no answer can beat, if known.
 
 Files for large results: an application declares which keys of a configuration name files
-(`Application.result_files`), the operator where they may be; `mallob_py.kit.result_file` confines jobs to
-that.
+(`Application.result_files`), and the operator in which folder these files may be; `mallob_py.kit.result_file`
+confines jobs to that folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mallob_py.service.jobs import mallob_clients
 from mallob_py.service.jobs.job_file import JobFile
 
 SOLUTION_INLINE_MAX = 1_000_000
-#: most literals that are echoed, so that writing a reply delays no other
+#: greatest number of literals that a reply repeats, so that writing a reply does not delay other replies
 LITERALS_ECHO_MAX = 100_000
 _INTEGER_BYTES = 4
 #: outcome of a job that was never accepted
@@ -116,7 +116,7 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes
     solution_path: str | None = None
     solution: bytes = b""
-    #: manner of the job's end
+    #: outcome of the job
     outcome: str = Outcome.RESULT.value
 
 
@@ -148,8 +148,8 @@ def result_reply(
 ) -> Reply:
     """Return the reply to a job that ended with a result, by a limit or by interruption.
 
-    `internal_id` is that of the chain's first revision. Without a `solution_path`, the solution is in the
-    reply, which is for no bridge. `result_files` are the files written, by the configuration's keys.
+    `internal_id`: of a revision, that of the chain's first one. `solution_path` "": no file can be written,
+    not even for the IPASIR bridge. `result_files`: configuration key -> path of the written file.
     """
     result: dict[str, Any] = {
         "resultcode": ending.code,
@@ -212,7 +212,7 @@ def refusal_reply(error: JobFileError, file_name: str, internal_id: int) -> Repl
 
 
 def _unknown(outcome: str) -> dict[str, Any]:
-    """Return an UNKNOWN result: clients written for Mallob first read the result code."""
+    """Return a result with code UNKNOWN, since clients written for Mallob read the result code first."""
     return {"resultcode": UNKNOWN, "resultstring": "UNKNOWN", "outcome": outcome, "solution": []}
 
 
@@ -275,7 +275,7 @@ class ResultFiles:
     """The result files of one client. Jobs are known by internal ids, which are never reused."""
 
     def __init__(self, folder: Path, client_dir: Path, keys: Mapping[str, Sequence[str]]) -> None:
-        """`keys`: names of configuration keys, by application. Several services may share `folder`."""
+        """`keys`: application -> configuration keys that name files. Several services may share `folder`."""
         self._path = os.path.abspath(folder)
         self._keys = keys
         self._client = hashlib.blake2b(os.fsencode(client_dir), digest_size=6).hexdigest()
@@ -289,11 +289,11 @@ class ResultFiles:
         return ResultsFolder(self._path, f"{self._client}-{job}")
 
     def named_by(self, file: JobFile) -> dict[str, str]:
-        """Return the absolute paths that a job file names, by key. Raises JobFileError."""
+        """Return configuration key -> absolute path for the files that a job names. Raises JobFileError."""
         return self._resolved(file.application, file.configuration, file)
 
     def configured(self, application: str, configuration: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an accepted configuration with absolute paths; make their folder if need be."""
+        """Return an accepted configuration with absolute paths; make the folder of results if need be."""
         named = self._resolved(application, configuration, None)
         if named:
             with suppress(OSError):  # reported when the file is prepared
@@ -317,7 +317,7 @@ class ResultFiles:
         return resolved
 
     def delivered(self, job: int, file: JobFile) -> dict[str, str]:
-        """Return the files that the job has written, by key."""
+        """Return configuration key -> path for the files that a job has written."""
         folder = self.folder_for(job)
         return {key: path for key, path in self.named_by(file).items() if is_delivered(path, folder)}
 

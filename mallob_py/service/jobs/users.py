@@ -3,24 +3,25 @@
 The file of `serve --users`:
 
     [default]          # users that are not named below
-    weight = 1.0       # PEs are shared among users in proportion
-    active-jobs = 20   # most jobs at work; further ones wait
-    share = 0.5        # most of all PEs, also while others are idle
+    weight = 1.0       # PEs are shared in proportion to the users' weights
+    active-jobs = 20   # at most 20 jobs are at work; further jobs wait
+    share = 0.5        # at most half of all PEs, even while others are idle
 
     [users.alice]      # missing keys are as in [default]
     weight = 2.0
 
 A missing key is no limit; without the file all users have the same weight and no limits.
 
-*Limits*: each client keeps an equal part of `active-jobs`, at least one job, and its line (`line.py`) begins
-no more jobs of a user. If the limit is below the number of clients, the sum over clients may exceed it.
+*Limits*: each client may use an equal part of `active-jobs`, at least one job, and its line (`line.py`)
+begins no more jobs of a user. If the limit is below the number of clients, the sum over clients may exceed
+it.
 
 *Terms*: a job is at work from its beginning until it is given up or has its reply. By its user's rule
 - its priority is scaled, once there are two users: the priorities of a user's jobs at work add up to the
   user's weight, in the proportions of their job files. So users get PEs by weight, however many jobs each
-  has: whole PEs (P 2.3), or over time where there are more jobs (`rotation.py`);
-- a user with a share below all PEs has at most that many jobs at work, with fair volumes (`volumes.py`) as
-  bounds.
+  has: as whole PEs (P 2.3), or as turns on PEs if there are more jobs (`rotation.py`);
+- a user whose share is below 1 has at most one job at work per PE of the share, and fair volumes
+  (`volumes.py`) bound these jobs.
 
 Clients tell each other the work of each user; until a message arrives, terms ignore that work. Terms change
 with every job that comes or goes. `changes` names only changes that matter: another bound, or a priority off
@@ -97,7 +98,7 @@ _TOLERANCE = 1.1
 
 
 class Terms(NamedTuple):
-    """The terms of a job at work. A bound of 0 is no bound."""
+    """The terms of a job at work. `max_demand` 0: no bound."""
 
     priority: float
     max_demand: int
@@ -121,7 +122,7 @@ class Account(NamedTuple):
 
 
 class AtWork(msgspec.Struct, frozen=True, array_like=True, tag="at work"):
-    """Message to all clients: the work here, by user."""
+    """Message to all clients; `work`: user -> the user's jobs at work at the sender."""
 
     work: dict[str, Work]
 
@@ -132,9 +133,9 @@ class _User:
 
     rule: UserRule
     jobs: dict[int, LiveJob] = field(default_factory=dict)
-    #: exact, since jobs come and go for weeks
+    #: sum of the jobs' priorities: exact, since jobs come and go for weeks
     priorities: Fraction = Fraction()
-    #: range of the sum over all clients when terms were last told
+    #: range of the user's sum of priorities, over all clients, for which the present terms were computed
     least: float = math.inf
     most: float = 0.0
 
@@ -150,7 +151,7 @@ class UserBook:
         self._rules = rules
         self._pes = pes
         self._clients = clients
-        #: terms of jobs at work, as last told
+        #: job at work -> its terms as last told
         self._told: dict[int, Terms] = {}
         self._users: dict[str, _User] = {}
         self._elsewhere: dict[int, dict[str, Work]] = {}
@@ -159,11 +160,11 @@ class UserBook:
         self._work_has_changed = False
         #: whether `changes` or `work_message` may return something
         self.has_news = False
-        #: whether there has been a second user since work last ceased
+        #: whether there has been a second user since the last time without any work
         self._divides = False
 
     def follow(self, pes: int, moved: Collection[int]) -> None:
-        """Note the number of PEs, and clients that begin anew."""
+        """Note the number of PEs, and the clients (`moved`) that begin anew."""
         self._pes = pes
         for client in moved:
             self._elsewhere.pop(client, None)
@@ -177,12 +178,12 @@ class UserBook:
         return self._rules.of(user).weight
 
     def limit_of(self, user: str) -> float:
-        """Return the most jobs of a user at work at this client; inf: any number."""
+        """Return how many jobs of a user may be at work at this client; inf: no limit."""
         limit = self._limit(user)
         return math.inf if limit is None else max(1, limit // self._clients)
 
     def _limit(self, user: str) -> int | None:
-        """Return the most jobs of a user at work at all clients; None: any number."""
+        """Return how many jobs of a user may be at work at all clients; None: no limit."""
         rule = self._rules.of(user)
         limits = [] if rule.active_jobs is None else [rule.active_jobs]
         if rule.share < 1.0:
@@ -190,7 +191,7 @@ class UserBook:
         return min(limits, default=None)
 
     def _pes_of(self, rule: UserRule) -> int:
-        """Return the most PEs of a user's jobs."""
+        """Return how many PEs a user's jobs may have in all."""
         return max(1, math.floor(rule.share * self._pes))
 
     # --- arrivals and departures -----------------------------------------------------------------
@@ -219,7 +220,7 @@ class UserBook:
         self._look_who_is_there()
 
     def _look_who_is_there(self) -> None:
-        """Divide among users from the second user on, until no job is at work."""
+        """Divide PEs by users' weights from the arrival of a second user until no job is at work."""
         if self._divides:
             self._divides = bool(self._users) or any(self._elsewhere.values())
         elif len(self._users.keys() | {user for work in self._elsewhere.values() for user in work}) > 1:
@@ -227,7 +228,7 @@ class UserBook:
             self._untold.update(self._users)
             self.has_news = True
             for user in self._users.values():
-                user.least = 0.0  # far from any sum
+                user.least = 0.0  # out of tolerance, so that `changes` returns new terms
 
     # --- terms ------------------------------------------------------------------------------
 
@@ -247,9 +248,9 @@ class UserBook:
         return user.rule.weight * job.terms.priority / total
 
     def changes(self) -> dict[int, Terms]:
-        """Return the jobs with other terms than last told."""
+        """Return job -> terms for the jobs whose terms differ from those last told."""
         changes: dict[int, Terms] = {}
-        for name in sorted(self._untold & self._users.keys()):  # so that a replay has the same order
+        for name in sorted(self._untold & self._users.keys()):  # sorted, so that a replay has the same order
             user, elsewhere = self._users[name], self._work_elsewhere(name)
             total = user.work.priorities + elsewhere.priorities
             bounds = self._bounds(user, elsewhere)

@@ -1,10 +1,10 @@
-"""Checkpoints of live jobs on file, with which jobs go on after any end of a service.
+"""Checkpoints of live jobs in files, from which the jobs go on after any end of a service.
 
-`jobs.<i>/checkpoints/<id>` is a job's: a line that identifies the format, the checksum of the rest, and the
-rest. Each checkpoint replaces the one before atomically, and goes when the job's reply is decided. Only work
-depends on it: if it cannot be written, that is reported; a damaged one (after a loss of power) is ignored,
-and its job begins anew. Ignored as well is anything that is no plain file or too large, whoever put it there:
-pipes and devices are not even read.
+A job's checkpoint is `jobs.<i>/checkpoints/<id>`: a line that identifies the format, the checksum of the
+rest, and the rest. Each checkpoint replaces the one before atomically; the last one is removed when the job's
+reply is decided. A lost checkpoint costs work only: if it cannot be written, this is reported; if it is
+damaged (after a loss of power), its job begins anew. Anything else than a plain file, such as a pipe, and
+files that are too large are ignored unread.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _HEADER = b"mallob-py checkpoint 1\n"
 _ANY_HEADER = re.compile(rb"mallob-py checkpoint [0-9]{1,9}\n")
 _SUM_BYTES = 4
 _BYTES_MAX = len(_HEADER) + _SUM_BYTES + CHECKPOINT_BYTES_MAX
-#: largest part of the time for writing all jobs' checkpoints, during which the rank does nothing else
+#: greatest share of a rank's time for writing all checkpoints, since the rank does nothing else meanwhile
 _SHARE = 0.02
 #: names of checkpoints, finished or being written
 _NAME = re.compile("~?[0-9]{1,19}")
 
 
 class Checkpoints:
-    """The checkpoints of one client's jobs. The folder is made with the first one."""
+    """The checkpoints of one client's jobs. Their folder is made with the first checkpoint."""
 
     def __init__(
         self,
@@ -44,16 +44,16 @@ class Checkpoints:
         self._flush_policy = flush_policy
         self._log = log
         self._clock = clock
-        #: jobs with a checkpoint on file; only for these jobs are checkpoints passed over
+        #: jobs with a checkpoint in a file; only these jobs' further checkpoints may be passed over
         self.jobs: set[int] = set()
-        #: by job: time when its checkpoint may be written again
+        #: job -> time when its next checkpoint may be written
         self._next_s: dict[int, float] = {}
-        #: last checkpoints passed over, by job
+        #: job -> last checkpoint that was passed over
         self._passed_over: dict[int, bytes] = {}
         self._is_failing = False
 
     def recover(self, live: Collection[int]) -> None:
-        """List the checkpoints of a former service, and remove those of jobs that are over."""
+        """List the checkpoints of a former service, and remove those of jobs that have ended."""
         try:
             with own_folder.opened(self._dir) as folder:
                 there = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]
@@ -109,7 +109,7 @@ class Checkpoints:
         return data
 
     def remove(self, internal_id: int) -> None:
-        """Remove the checkpoint of a job that is over."""
+        """Remove the checkpoint of a job that has ended."""
         self._next_s.pop(internal_id, None)
         self._passed_over.pop(internal_id, None)
         if internal_id in self.jobs:

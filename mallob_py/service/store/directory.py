@@ -1,9 +1,9 @@
 """A client's folder `jobs.<i>/`: detects job files, claims them, publishes replies.
 
 Used within an event loop: wait on `fileno()` (if there is one) until `deadline_s`, then call `take`. Nothing
-blocks for longer than one batch of file operations. Files in `in/` and errors of the disk never raise out of
-`take`, `reply`, `refuse` or `dismiss`: what cannot be written is kept, reported through `log` and tried
-again. On a disk that is slow to flush, replies wait for the next `take`, which is due at once, and are
+blocks for longer than one batch of file operations. `take`, `reply`, `refuse` and `dismiss` never raise an
+error because of a file in `in/` or a full disk: what cannot be written is kept, reported through `log` and
+tried again. On a disk that is slow to flush, replies wait for the next `take`, which is due at once, and are
 flushed together.
 
 `ThreadedDirectory` does all file operations in a thread of its own, for slow media: the event loop hands over
@@ -47,9 +47,9 @@ class Incoming(msgspec.Struct, frozen=True):
     file_name: str
     #: content; None: the file is large, and has not been read
     data: bytes | JobFileError | None
-    #: time when the file was put into `in/`, in seconds since 1970; after a restart: when it was claimed
+    #: time (seconds since 1970) when the file was put into `in/`; if `is_known`: when it was claimed
     handed_in_s: float
-    #: whether the file is given back after a restart, or read again
+    #: whether the file had been claimed before: by a former service, or before it was read again
     is_known: bool = False
     #: present path of the file
     path: str = ""
@@ -105,7 +105,7 @@ class JobDirectory:
             with contextlib.ExitStack() as undo:
                 undo.callback(self._lock.close)
                 format_mark.settle(self.path, self._flush_policy)
-                #: ended jobs with their outcomes, for dependencies
+                #: identity of an ended job -> its outcome, for dependencies
                 self.finished = self._finished.load()
                 leave_mark(self.path, self._flush_policy)
                 self._ids = journal.InternalIds(api_dir, client_index, clients, log, self._flush_policy)
@@ -125,11 +125,11 @@ class JobDirectory:
             self._replies.add(entry, refusal_reply(why, entry.target, entry.internal_id))
         #: whether the last `take` asked for files
         self._has_room = True
-        #: time when `take` must be called, unless the caller has room before
+        #: time when `take` must be called; it must be called earlier once the caller has room again
         self.deadline_s = -math.inf
 
     def revisions(self) -> Iterator[tuple[int, Incoming]]:
-        """Yield the kept revisions of live chains, with the chain's id, in order."""
+        """Yield (id of the chain, file) for each kept revision of a live chain, in order of internal ids."""
         for kept in self._journal.kept():
             yield kept.chain, self._read(kept)
 
@@ -143,7 +143,7 @@ class JobDirectory:
 
     @property
     def recovered_count(self) -> int:
-        """The number of a former service's jobs that `take` will still give back."""
+        """The number of a former service's claimed files that `take` has not returned yet."""
         return len(self._recovered)
 
     @property
@@ -162,7 +162,7 @@ class JobDirectory:
     def take(self, limit: int = 64) -> list[Incoming]:
         """Claim up to `limit` files, the oldest first; 0: there is no room.
 
-        Files of a former service come first, since new files may be interruptions or revisions of them.
+        Files that a former service claimed come first, since new files may refer to their jobs.
         Raises ServiceError if the folder has become another service's.
         """
         now = self._clock()
@@ -179,7 +179,7 @@ class JobDirectory:
         return taken
 
     def read_again(self, internal_id: int) -> Incoming:
-        """Return a file again that `take` has given before, and that has no reply yet."""
+        """Read a file again that `take` has returned, and that has no reply yet."""
         return self._read(self._journal.claimed(internal_id))
 
     def reply(
@@ -212,7 +212,7 @@ class JobDirectory:
         self._checkpoints.save(internal_id, checkpoint)
 
     def saved(self, internal_id: int) -> bytes | None:
-        """Return the last checkpoint of a job that a former service has kept."""
+        """Return the last checkpoint of a job that this service or a former one has kept."""
         return self._checkpoints.load(internal_id) if internal_id in self._checkpoints.jobs else None
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
@@ -237,8 +237,8 @@ class JobDirectory:
     def came_before_reply(self, incoming: Incoming, identity: str) -> bool:
         """Tell whether a new file was put into `in/` before the present reply of this name came to `out/`.
 
-        All times are of renames in one file system. A reply from the future shows that its clock was set
-        back, and proves nothing.
+        All times are of renames in one file system. A reply from the future proves nothing: the clock of the
+        file system was set back.
         """
         try:
             replied_s = os.stat(f"{self._out}/{entries.reply_name(identity)}").st_ctime
@@ -350,7 +350,7 @@ class JobDirectory:
     def _content(
         self, claimed: entries.Claimed | entries.Kept, path: str, handed_in: os.stat_result | None = None
     ) -> Incoming:
-        """Read a file; `handed_in`: its state before it was moved here; None: claimed by a former service."""
+        """Read a file. `handed_in`: its status before it was moved to the journal; None: claimed before."""
         data: bytes | JobFileError | None
         owner: int | None = None
         handed_in_s = time.time()
@@ -361,7 +361,7 @@ class JobDirectory:
                 with journal.opened_to_read(path, os.O_NOFOLLOW) as descriptor:
                     status = os.fstat(descriptor)
                     if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-                        owner = status.st_uid  # a link holds another user's words
+                        owner = status.st_uid  # a hard link may be to another user's file
                     data = self._data(claimed.file_name, status, descriptor)
             elif stat.S_ISREG((status := os.stat(path)).st_mode):
                 with journal.opened_to_read(path) as descriptor:
@@ -388,8 +388,8 @@ class JobDirectory:
         size, most = f"{size_bytes / (1 << 20):.6g}", f"{self._size_max_bytes / (1 << 20):.6g}"
         return JobFileError(
             "",
-            f"{file_name} has {size} MB, a job file at most {most} MB (see --max-job-file); "
-            "put the input into a file of its own and name that in files",
+            f"{file_name} has {size} MB, but a job file may have at most {most} MB (see --max-job-file); "
+            "put the input into a file of its own and name that file in files",
         )
 
 
@@ -427,7 +427,7 @@ def _unusable(path: Path, error: OSError) -> ServiceError:
     )
 
 
-#: most claimed files that the loop has not fetched; beyond, none are claimed
+#: number of claimed files that the loop has not fetched, beyond which none are claimed
 _READY_MAX = 64
 _WAIT_MAX_S = 1.0
 
@@ -449,7 +449,7 @@ class ThreadedDirectory:
         #: to the thread: whether the last `take` asked for files
         self._has_room = True
         self._requests: deque[Callable[[], None]] = deque()
-        #: last checkpoints that wait to be written, by job
+        #: job -> last checkpoint, which waits to be written
         self._unsaved: dict[int, bytes] = {}
         self._is_closing = False
         self._directory = open_directory(self._complain)

@@ -87,9 +87,9 @@ class ChainEnd(msgspec.Struct, frozen=True):
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """A reply in the journal that still must be published. `chain`: a revision's, else None.
+    """A reply in the journal that must still be published. `chain`: the chain of a revision, else None.
 
-    `outcome`: the job's, which is not part of the name; "": unknown.
+    `outcome`: the outcome of the job, which is not part of the file's name; "": unknown.
     """
 
     internal_id: int
@@ -105,7 +105,7 @@ class Decided(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """The identity of the job after which the reply is named; for a refused file, no job's."""
+        """The identity after which the reply is named; no job's if it is named after a refused file."""
         return self.target.removesuffix(_REPLY_SUFFIX)
 
     @property

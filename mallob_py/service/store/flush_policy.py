@@ -1,10 +1,10 @@
 """Flush policies: files must survive a loss of power (`serve --durable`), or only the death of processes.
 
 The kernel keeps what a killed process has written, and brings it to the disk within about half a minute.
-Waiting for that costs some milliseconds, mostly the disk's own, and many waits at once cost little more than
-one; so files are flushed together, by some threads.
+Flushing a file costs some milliseconds, mostly the disk's, and flushing many files at once costs little more;
+so files are flushed together, by some threads.
 
-A durable service leaves a mark in its folder, by which clients know to flush what they hand in.
+A durable service leaves a mark in its folder, so that clients flush the files that they hand in.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _MARK = ".durable"
 
 
 class FlushPolicy(Protocol):
-    """The policy for written files."""
+    """The way in which written files are made safe."""
 
-    #: whether `flush` takes time, so that gathering pays; if not, `flush` does nothing
+    #: whether `flush` takes time, so that it pays to flush files together; if not, `flush` does nothing
     is_slow: bool
 
     def flush(self, paths: Iterable[str | Path]) -> None:
@@ -47,7 +47,7 @@ class Durable:
     is_slow = True
 
     def __init__(self) -> None:
-        # Imported only here, since it loads many modules that are not needed elsewhere.
+        # Imported only here, since it loads many modules that nothing else needs.
         from concurrent.futures import ThreadPoolExecutor
 
         self._threads = ThreadPoolExecutor(_THREADS, "mallob-py-flush")
@@ -76,10 +76,10 @@ def flush_policy_of(client_dir: Path) -> FlushPolicy:
 
 def _flush(path: str | Path) -> None:
     try:
-        # Non-blocking, as anybody may put a pipe into `in/`.
+        # Non-blocking, because anybody may put a pipe into `in/`.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError):
-        return  # withdrawn, or not ours to read: nothing that we could vouch for
+        return  # a file that was withdrawn, or that we may not read: we need not keep it safe
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode) or stat.S_ISDIR(mode):

@@ -1,12 +1,13 @@
 """The format of a client's folder: a number in `jobs.<i>/.format`.
 
-    0   no such file: folders of before the file
-    1   the same names and contents, with the file
+    0   no such file: folders of services before this file was introduced
+    1   the same names and contents, and this file
 
-A service brings an older folder up to `FORMAT` at its start. It refuses a newer one, whose journal it might
-misread. Whoever changes names in the journal, its files, checkpoints, `.finished`, `.last_id`, `.running` or
-the history so that an older service would misread them raises `FORMAT`, brings the former format up in
-`settle`, and keeps a folder of the former one for the tests (`scripts/format_sample.py`).
+At its start, a service brings a folder of an older format up to `FORMAT`. It refuses a folder of a newer
+format, whose journal it might misread. If an older service would misread a change to names in the journal,
+its files, checkpoints, `.finished`, `.last_id`, `.running` or the history, the change must raise `FORMAT`,
+convert the former format in `settle`, and add a folder of the former format to the tests
+(`scripts/format_sample.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def format_of(client_dir: Path) -> int:
 
 
 def settle(client_dir: Path, flush_policy: FlushPolicy) -> None:
-    """Bring a folder that is locked by us up to our format. Raises OSError; ServiceError if it is newer."""
+    """Bring a folder that we have locked up to our format. Raises OSError; ServiceError if it is newer."""
     found = format_of(client_dir)
     if found > FORMAT:
         raise ServiceError(

@@ -6,7 +6,7 @@ its completion). This time is measured with our clock between two looks, since a
 differ. Names that start with "~" or ".", and names of editors' copies, are ignored. An empty file is left
 alone for `REST_S`: it may soon be filled, or be a probe.
 
-Files are named oldest first: files that refer to other jobs (interruptions and revisions) come after the
+Names are returned oldest first: files that refer to other jobs (interruptions and revisions) come after the
 files of these jobs. No call takes longer when there are more files: each call hears and lists a bounded
 number of names.
 
@@ -136,16 +136,16 @@ def is_remote(path: Path) -> bool:
 
 
 SETTLE_S = 1.0
-SETTLE_WATCHED_S = 30.0  # inotify reports the end of a slow writer; this is for missed ends
+SETTLE_WATCHED_S = 30.0  # for ends of slow writers that inotify failed to report
 POLL_INTERVAL_S = 0.05
 RESCAN_INTERVAL_S = 5.0  # beside inotify, for missed events and a deleted folder
 RETRY_DELAY_S = 1.0
 #: time without a change after which an empty file is complete
 REST_S = 2.0
-#: most names of a listing read per call
+#: greatest number of names read from a listing per call
 _LISTED_AT_ONCE = 1000
 _PAUSE_PER_NAME_S = 2e-5
-#: most bytes of a file that is read to see whether it is complete
+#: size of the largest file that is read to see whether it is complete
 _LOOKED_INTO_BYTES_MAX = 1 << 17
 
 
@@ -172,7 +172,7 @@ class InFolder:
         self._make_folder = bring_back
         self._log = log
         self._started = clock()
-        #: waiting names in order, and then names found in a listing, oldest first
+        #: waiting names in order of arrival; heap of (modification time [ns], name) found in a listing
         self._queue: deque[str] = deque()
         self._found: list[tuple[int, str]] = []
         #: all waiting names
@@ -182,15 +182,15 @@ class InFolder:
         self._looks: dict[str, _Look] = {}
         #: files that could not be claimed, or are empty
         self.put_off_names: set[str] = set()
-        #: times when empty files count as complete
+        #: name of an empty file -> time when the file counts as complete
         self._rests: dict[str, float] = {}
-        #: (when, name): files to be examined again; some have gone meanwhile
+        #: heap of (time, name): files to be examined again; some are gone meanwhile
         self._again: list[tuple[float, str]] = []
         self._next_scan = -math.inf
         self._listing: Iterator[os.DirEntry[str]] | None = None
         #: whether the folder was listed at least once
         self._is_listed = False
-        #: time [s] of the next call of `next_names` if no names wait or there is no room for them
+        #: time [s] when `next_names` must be called, even if no names wait or there is no room for them
         self.deadline_s = -math.inf
         self._watch: InotifyWatch | None = None
         self._is_watch_wanted = watching is Watching.AUTO and not is_remote(path)
@@ -230,7 +230,7 @@ class InFolder:
         self._note_deadline()
 
     def next_names(self, count: int, now: float) -> list[str]:
-        """Return at most `count` complete files, each named once since it came or was put off."""
+        """Return the names of at most `count` complete files, each once until the file is put off."""
         self._look(now)
         names: list[str] = []
         for _ in range(count):
@@ -248,7 +248,7 @@ class InFolder:
         self._rests.pop(name, None)
 
     def put_off(self, name: str, now: float) -> bool:
-        """Name a file that cannot be claimed again later; return False if that was known."""
+        """Return a file that cannot be claimed again later; tell whether this is its first delay."""
         is_new = name not in self.put_off_names
         self.put_off_names.add(name)
         self._complete.add(name)
@@ -257,7 +257,7 @@ class InFolder:
         return is_new
 
     def let_rest(self, name: str, now: float) -> None:
-        """Name an empty file again when it is reported complete, or has rested."""
+        """Have `next_names` return an empty file again when it is reported complete, or has rested."""
         self.put_off_names.add(name)
         if self._watch is not None:
             self._complete.add(name)
@@ -329,7 +329,7 @@ class InFolder:
             if self._listing is None:
                 interval_s = POLL_INTERVAL_S if self._watch is None else RESCAN_INTERVAL_S
                 self._next_scan = now + interval_s
-                self._start_watch()  # the folder may be another one
+                self._start_watch()  # the folder may have been replaced
                 self._listing = os.scandir(self._own)
             entries = list(islice(self._listing, _LISTED_AT_ONCE))
         except OSError as error:
@@ -354,7 +354,7 @@ class InFolder:
         try:
             self._make_folder()
         except OSError:
-            return  # the next scan reports the file again
+            return  # the next scan reports the missing folder again
         self._start_watch()
 
     def _start_watch(self) -> None:

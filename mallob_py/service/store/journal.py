@@ -11,11 +11,11 @@ A revision's submission is kept after its reply, until its chain (named by its f
 since later revisions add to it:
 
     journal/<id>.answer.<chain>.<target>   its reply is decided
-    journal/<id>.revision.<chain>.<file>   it has its reply, or will have: see above
+    journal/<id>.revision.<chain>.<file>   its reply is published, or decided and about to be
     journal/<id>.done.<chain>.<file>       this file, ours, has ended the chain: the chain's files are void
 
 Between the second and the third state both files exist for a moment; the reply wins. At a restart `recover`
-finishes replies and gives back claimed files, to be run again. Names that start with "~" are being written
+finishes replies and returns claimed files, to be run again. Files whose names start with "~" are incomplete
 and void. All methods may raise OSError, and may then be called again: each step can be repeated.
 
 The journal survives the death of processes (kill -9) and, on a `Durable` disk, the loss of power: before a
@@ -23,9 +23,10 @@ file loses its name, its successor is flushed, and so is the folder with the suc
 disk a loss of power may leave empty or cut files. All files are JSON, so damage shows; damaged ones are moved
 to `refused/`.
 
-Two more files lie beside it: the identities of ended jobs (`.finished`), since dependencies must survive a
-restart, and an upper bound of all ids given out (`.last_id`). Client i of k gives out the ids counter * k + i
-+ 1; a restart begins above every client's file and journal, so the number of clients may change.
+Two more files lie beside the journal: the identities of ended jobs (`.finished`), since dependencies must
+survive a restart, and an upper bound of all ids given out (`.last_id`). Client i of k gives out the ids
+counter * k + i + 1. After a restart, ids begin above those in every client's `.last_id` and journal, so the
+number of clients may change.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ from mallob_py.service.store.reply_pipes import ReplyPipes
 from mallob_py.service.store.spare_file import SpareFile
 
 KEEP_MAX = 100_000
-#: name in a client's folder
+#: name of the log of ended jobs in a client's folder
 FINISHED = ".finished"
 _FINISHED_BYTES_MAX = 1 << 26
 #: names that a former service may have been writing
 _UNFINISHED = re.compile("~[0-9]{1,19}")
 
 
-#: separator, in no identity
+#: separator, which no identity contains
 _BETWEEN = "\t"
 
 
@@ -77,7 +78,7 @@ class FinishedLog:
     def load(self) -> dict[str, str]:
         """Return the outcomes ("": unknown) of ended jobs by identity, oldest first; {}: no such file."""
         try:
-            own_folder.remove_if_foreign(self.path)  # another user's file could claim ends
+            own_folder.remove_if_foreign(self.path)  # another user's file could claim that jobs have ended
             text = own_folder.read_file(self.path).decode("utf-8", "replace")
         except FileNotFoundError:
             return {}
@@ -88,7 +89,7 @@ class FinishedLog:
         ended: dict[str, str] = {}
         for line in lines[-KEEP_MAX:]:
             identity, _, outcome = line.partition(_BETWEEN)
-            ended.pop(identity, None)  # the last job of a name counts, and counts as recent
+            ended.pop(identity, None)  # of several jobs of one name, the last one counts, in its place
             ended[identity] = outcome
         return ended
 
@@ -115,7 +116,7 @@ class FinishedLog:
 def ended_before(client_dir: Path) -> Callable[[str], bool]:
     """Return a function that tells whether a job of an identity is known to have ended. Raises OSError.
 
-    For use outside of the service, since nothing is changed.
+    It changes nothing, so other processes than the service may use it.
     """
     try:
         lines = b"\n" + own_folder.read_file(client_dir / FINISHED, bytes_max=_FINISHED_BYTES_MAX)
@@ -126,15 +127,15 @@ def ended_before(client_dir: Path) -> Callable[[str], bool]:
 
 #: bytes read at once: few at first, since most files are small
 _READ_MIN_BYTES, _READ_MAX_BYTES = 1 << 16, 1 << 24
-#: most bytes of a file that is examined for damage, which takes time per byte
+#: size of the largest file that is examined for damage, since this takes time per byte
 _LOOKED_INTO_BYTES_MAX = 1 << 28
 _FILE_NAME_SIZE_MAX = 200  # leaves room for id, state and suffix within the 255 bytes of a name
 
 
 class Claim(NamedTuple):
-    """The fate of a file of `in/`, with its former state, and the time when it was put there.
+    """The fate of a file in `in/`; `entry` None: it is empty and stays, since it may be about to be filled.
 
-    An empty file that has not rested stays there: an editor or a shell may be about to fill it.
+    `handed_in`: its status before it was moved, with the time when it was put into `in/`.
     """
 
     file_name: str
@@ -157,10 +158,10 @@ class Journal:
         self._finished = finished
         self._flush_policy = flush_policy
         self._spare = SpareFile(self._own)
-        #: claimed files to be kept aside after their reply
+        #: ids of claimed files that are damaged, to be moved to `refused/` after their reply
         self._damaged: set[int] = set()
         self._claimed: dict[int, Claimed] = {}
-        #: kept revisions by chain, in the order of ids
+        #: chain -> its kept revisions, in the order of ids
         self._kept: dict[int, list[Kept]] = {}
 
     @property
@@ -198,7 +199,7 @@ class Journal:
         return f"{self._out}/{decided.target}"
 
     def claim(self, file_names: Sequence[str], ids: InternalIds, rested: Container[str]) -> list[Claim]:
-        """Claim files of `in/` if possible; to be confirmed. `rested`: to be claimed even if empty."""
+        """Claim files of `in/`; `confirm_claims` must follow. `rested`: names to be claimed even if empty."""
         self._flush([f"{self._in}/{name}" for name in file_names])  # a claimed file must be whole
         return [self._claim(name, ids, rested) for name in file_names]
 
@@ -206,7 +207,7 @@ class Journal:
         source = f"{self._in}/{file_name}"
         claimed = Claimed(ids.peek(), _fitting(file_name))
         try:
-            # The time of the client's renaming, which ours will replace.
+            # The status holds the time of the client's renaming, which our own renaming will replace.
             status = os.lstat(source)
             if not status.st_size and stat.S_ISREG(status.st_mode) and file_name not in rested:
                 return Claim(file_name, None)
@@ -218,11 +219,11 @@ class Journal:
         return Claim(file_name, claimed, status, path)
 
     def confirm_claims(self) -> None:
-        """Make claims survive everything."""
+        """Make claims survive a loss of power."""
         self._flush((self._own, self._in))
 
     def decide(self, batch: Sequence[tuple[int, str, Reply]]) -> None:
-        """Make these replies of jobs final, also after a crash."""
+        """Make replies final, also after a crash; `batch`: internal id, path in the journal and reply."""
         solutions = [
             (internal_id, reply.solution_path, reply.solution)
             for internal_id, _, reply in batch
@@ -256,7 +257,7 @@ class Journal:
         self._spare.prepare()
 
     def confirm_publications(self) -> None:
-        """Make published replies survive everything."""
+        """Make published replies survive a loss of power."""
         self._flush((self._out, self._own))
 
     def dismiss(self, internal_id: int) -> None:
@@ -265,7 +266,7 @@ class Journal:
         self._flush([self._own])
 
     def _dismiss(self, internal_id: int) -> None:
-        """Drop a claimed entry; move it aside if it is no file, or damaged."""
+        """Drop a claimed entry; move it to `refused/` if it is no file, or damaged."""
         claimed = self._claimed.get(internal_id)
         if claimed is None:
             return
@@ -285,13 +286,13 @@ class Journal:
         del self._claimed[internal_id]
 
     def _set_aside(self, entry: Claimed | Kept | Decided) -> str:
-        """Move an entry aside; return its new path."""
+        """Move an entry to `refused/`; return its new path."""
         path = self._place_aside(entry)
         _move(self.path(entry), path)
         return path
 
     def _keep_copy(self, path: str, entry: Decided) -> None:
-        """Keep a copy of a reply that another one will replace, if possible."""
+        """Keep a copy in `refused/`, if possible, of a reply that another one will replace."""
         with contextlib.suppress(OSError):
             os.link(path, self._place_aside(entry))
 
@@ -332,7 +333,7 @@ class Journal:
             _remove(self.path(end))
 
     def recover(self, log: Callable[[str], None]) -> tuple[list[Claimed], list[Decided], list[Decided]]:
-        """Return what a former service left, by id: files to run again, replies to publish, and lost ones."""
+        """Return what a former service left: files to run again, replies to publish, damaged replies."""
         claimed: list[Claimed] = []
         decided: list[Decided] = []
         kept: list[Kept] = []
@@ -393,8 +394,8 @@ class Journal:
         )
 
     def _write(self, files: Sequence[tuple[int, str, bytes]], folder: str) -> None:
-        """Write files of `folder`, given by the job's id, path and content."""
-        if not self._flush_policy.is_slow:  # else a file is flushed before it gets its name
+        """Write files, given as (internal id, path in `folder`, content)."""
+        if not self._flush_policy.is_slow:  # otherwise a file must be flushed before it gets its name
             files = [file for file in files if not self._spare.put(file[1], file[2])]
         temporaries = [f"{self._own}/~{internal_id}" for internal_id, _, _ in files]
         try:
@@ -405,7 +406,7 @@ class Journal:
             for temporary, (_, path, _) in zip(temporaries, files, strict=True):
                 _move(temporary, path)
         except OSError:
-            for temporary in temporaries:  # the next try may succeed without them
+            for temporary in temporaries:  # without these files, the next try may have room
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
             raise
@@ -413,7 +414,7 @@ class Journal:
 
 
 RETRY_DELAY_MIN_S, RETRY_DELAY_MAX_S = 1.0, 30.0
-#: period of trying one reply early; least time between tries of all other replies once one could be written
+#: period of trying one reply early; shortest time between two tries of all replies after one was written
 _PROBE_S, _HASTEN_S = 2.0, 1.0
 
 
@@ -431,8 +432,9 @@ class _Unpublished:
 class Replies:
     """The unpublished replies of one client: a reply that cannot be written now is kept and tried again.
 
-    Each reply is written alone. On a disk that is slow to flush, replies gather until `finish_due` and are
-    flushed together, in the order of the jobs' ends, since one job may have waited for another.
+    On a fast disk, each reply is written at once. On a disk that is slow to flush, replies gather until
+    `finish_due` and are flushed together, in the order in which their jobs ended, since one job may have
+    waited for another.
     """
 
     def __init__(
@@ -447,7 +449,7 @@ class Replies:
         self._log = log
         self._clock = clock
         self._unpublished: dict[int, _Unpublished] = {}
-        #: (when, job) for each reply that is not being written just now
+        #: heap of (time of the next try, job), except for replies that are being written just now
         self._due: list[tuple[float, int]] = []
         self._next_probe_s = -math.inf
         self._next_hasten_s = -math.inf
@@ -505,7 +507,7 @@ class Replies:
             self._due = sorted((min(due_s, now), internal_id) for due_s, internal_id in self._due)
 
     def close(self) -> None:
-        """Try a last time; the next service publishes replies in the journal."""
+        """Try all replies a last time; the next service publishes the decided ones."""
         self._due.clear()
         self._finish(list(self._unpublished.values()))
         self._pipes.close()
@@ -528,7 +530,7 @@ class Replies:
             if len(items) == 1:
                 self._postpone(items[0], error)
                 return
-            for item in items:  # perhaps only one reply fails
+            for item in items:  # perhaps only one of the replies cannot be written
                 self._finish([item])
             return
         for item in items:
@@ -542,7 +544,7 @@ class Replies:
             self._journal.confirm_publications()
         except OSError as error:
             self._log(f"cannot flush replies: {error.strerror}; a loss of power may bring them back")
-        if len(items) == 1:  # else there are so many replies that it makes no difference
+        if len(items) == 1:  # for many replies at once, a spare file makes no difference
             self._journal.prepare()
 
     def _await(self, item: _Unpublished) -> None:
@@ -602,7 +604,7 @@ def write_file(path: str | Path, data: bytes) -> None:
 @contextlib.contextmanager
 def opened_to_read(path: str, flags: int = 0) -> Iterator[int]:
     """Context manager of a descriptor of a file. Raises OSError."""
-    # Non-blocking, since the former file may be a pipe now.
+    # Non-blocking, since a pipe may have replaced the file.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     try:
         yield descriptor
@@ -611,15 +613,15 @@ def opened_to_read(path: str, flags: int = 0) -> Iterator[int]:
 
 
 def contents(path: str, size_max: int = -1) -> bytes:
-    """Return a whole file, or at most its first `size_max` bytes. Raises OSError."""
+    """Return the content of a file, or at most its first `size_max` bytes. Raises OSError."""
     with opened_to_read(path) as descriptor:
         return read_all(descriptor, size_max)
 
 
 def read_all(descriptor: int, size_max: int, size_bytes: int = -1) -> bytes:
-    """Return all of a file, or at most `size_max` bytes. Raises OSError.
+    """Return the content of a file, or at most `size_max` bytes. Raises OSError.
 
-    `size_bytes`: the file's size, if known: a piece of this size is the whole.
+    `size_bytes`: the file's size, if known, which saves the read that meets the end.
     """
     parts: list[bytes] = []
     step_bytes = _READ_MIN_BYTES
@@ -633,7 +635,7 @@ def read_all(descriptor: int, size_max: int, size_bytes: int = -1) -> bytes:
 
 
 def contents_of_file(path: str, size_max: int) -> bytes:
-    """Return at most `size_max` bytes of a file. Raises OSError for anything else, such as a pipe, unread."""
+    """Return at most `size_max` bytes of a regular file. Raises OSError, also for a pipe, without reading."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "no regular file", path)
     return contents(path, size_max)
@@ -648,7 +650,7 @@ def is_json(data: bytes) -> bool:
 
 
 def is_whole(path: str) -> bool:
-    """Tell whether a file is whole; true also if that cannot be examined here."""
+    """Tell whether a file is undamaged JSON; true also if this cannot be examined."""
     try:
         status = os.stat(path)
         is_small = stat.S_ISREG(status.st_mode) and status.st_size <= _LOOKED_INTO_BYTES_MAX
@@ -658,7 +660,7 @@ def is_whole(path: str) -> bool:
 
 
 def _fitting(file_name: str) -> str:
-    """Return the name, or a similar one that is valid Unicode and short enough."""
+    """Return `file_name`, or a similar name that is valid Unicode and short enough."""
     file_name = file_name.encode("utf-8", "backslashreplace").decode()
     encoded = file_name.encode()
     if len(encoded) <= _FILE_NAME_SIZE_MAX:
@@ -709,7 +711,7 @@ class InternalIds:
         try:
             own_folder.replace_file(self._path, str(last).encode(), flush=self._flush_policy.flush)
         except OSError as error:
-            # Live jobs stay unique by the journal; ids of ended jobs might come again.
+            # The journal keeps the ids of live jobs unique, but ids of ended jobs may be given out again.
             self._log(f"cannot write {self._path}: {error.strerror}; going on")
             return
         self._reserved = last

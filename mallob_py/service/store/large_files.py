@@ -1,7 +1,7 @@
-"""Large job files: a process of their own reads and parses them, so that the rank does not wait.
+"""Large job files: a separate process reads and parses them, so that the rank does not wait.
 
-A file of some megabytes takes up to a second, in which its rank would neither show life nor serve other jobs,
-not even beside a parsing thread, since a parser keeps Python's lock. So a thread waits for a process, one
+Parsing some megabytes takes up to a second, in which the rank would neither show life nor serve other jobs,
+not even if a thread did the parsing, since a parser keeps Python's lock. So a thread waits for a process, one
 file at a time, in order. Taking the result costs some milliseconds at most.
 """
 
@@ -26,7 +26,7 @@ from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.store.journal import contents
 
-#: least size of a large file: parsing a smaller one is as fast as asking for it here
+#: smallest size of a large file: the rank parses a smaller one as fast as it can ask for it here
 LARGE_BYTES = 1 << 16
 _TRIES = 3
 #: delay before a process is tried again after a lack of descriptors or memory
@@ -34,7 +34,7 @@ _AGAIN_S = 1.0
 
 
 class Parsed(NamedTuple):
-    """The content of a large file, or why it is refused. `size_bytes`: its memory as bytes in a row."""
+    """The content of a large file, or the reason to refuse it. `size_bytes`: its size when pickled."""
 
     internal_id: int
     request: JobFile | Interruption | JobFileError
@@ -113,7 +113,7 @@ class LargeFiles:
                     return _decoded(data), len(data)
                 problem = f"its parser ended with status {self.process.returncode}"
             except OSError as error:
-                if is_shortage(error):  # a shortage passes
+                if is_shortage(error):  # a shortage passes, so it is not counted as a try
                     self._closing.wait(_AGAIN_S)
                     continue
                 problem = f"no process can be started for it: {error.strerror}"

@@ -33,14 +33,14 @@ from mallob_py.service.store.in_folder import is_remote
 _TRIES = 10
 _RETRY_DELAY_S = 0.02  # outlasts a client that just checks whether a service runs
 _NAME = ".lock"
-#: content of our lock files: the holder; after a full disk or a loss of power, a part of the holder, or zeros
+#: content of our lock files: the holder's text, or, after a full disk or a loss of power, part of it or zeros
 _TEXT = re.compile(rb"([0-9]{0,10}|[0-9]{1,10} [^\s]*\n?)\0*")
 _TEXT_BYTES_MAX = 300
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 class DirectoryLock:
-    """Held from construction to `close`."""
+    """The lock of a client's folder, held from construction to `close`."""
 
     def __init__(self, client_dir: Path, log: Callable[[str], None]) -> None:
         """Take the lock. Raises ServiceError if a service holds it; OSError, also for foreign files."""
@@ -89,7 +89,7 @@ class DirectoryLock:
         self._descriptor = descriptor
 
     def is_lost(self) -> bool:
-        """Tell whether the folder was removed, and perhaps made again, so that this lock is not its lock."""
+        """Tell whether the folder was removed or replaced, so that this is no longer its lock."""
         if self._descriptor < 0:
             return True
         try:
@@ -138,9 +138,9 @@ def is_locked(client_dir: Path) -> bool:
 
 
 def holder_of(client_dir: Path) -> str | None:
-    """Return the service that holds this client folder, for people; None: no service.
+    """Return a phrase that names the service holding this client folder; None: no service.
 
-    Raises OSError if this cannot be found out, for want of descriptors or memory.
+    Raises OSError if this cannot be found out, because descriptors or memory are lacking.
     """
     try:
         descriptor = own_folder.open_file(client_dir / _NAME, os.O_RDONLY)
@@ -177,7 +177,7 @@ def _holder_of_another_user(client_dir: Path) -> str | None:
 
 
 def _holder_told(inode: int) -> str:
-    """Return the holder's process id, or "". Device numbers are not compared: they differ here."""
+    """Return the process id of a lock's holder, or "". The file's device number may differ from `stat`'s."""
     with open("/proc/locks", "rb") as locks:
         for line in locks:
             match line.split():

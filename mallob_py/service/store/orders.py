@@ -4,8 +4,8 @@
 under a name that starts with "~" and renamed; its answer is `<id>.answer`, removed by the order's author. The
 service carries out orders one by one, the oldest first.
 
-An order is decided once: then the file names the ranks that leave (`Departure`), so that another rank can go
-on with it. A restarted service ignores earlier orders.
+An order is decided once. From then on its file names the ranks that leave (`Departure`), so that another rank
+can go on with the order. A restarted service ignores earlier orders.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mallob_py.service.store.in_folder import InotifyWatch, Watching, is_remote
 
 #: name below the api folder
 FOLDER = "orders"
-#: file in that folder with the number of ranks after the last order; no one else uses this name
+#: file in the folder `orders` with the number of ranks after the last order; no one else uses this name
 _RANKS = "mallob-py.ranks"
 _ORDER, _ANSWER = ".json", ".answer"
 #: names of orders; other names are not ours
@@ -43,14 +43,14 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class HostShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A host, and the most new ranks there."""
+    """A host, and the greatest number of new ranks on it; None: no bound."""
 
     name: str
     most: int | None = None
 
 
 class Resize(msgspec.Struct, frozen=True, tag="resize", forbid_unknown_fields=True):
-    """An order of ranks: more or fewer (`by`), or a total (`to`); new ranks on `hosts`, if given.
+    """An order to change the number of ranks by `by`, or to `to`; new ranks start on `hosts`, if given.
 
     `remote_shell`: the command that reaches other hosts, if given.
     """
@@ -62,14 +62,14 @@ class Resize(msgspec.Struct, frozen=True, tag="resize", forbid_unknown_fields=Tr
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain", forbid_unknown_fields=True):
-    """An order that a rank, or all ranks of a host, begin nothing new, and leave within `grace_s`."""
+    """An order to a rank, or to all ranks of a host: begin nothing new, and leave within `grace_s`."""
 
     place: str
     grace_s: float
 
 
 class Departure(msgspec.Struct, frozen=True, tag="departure", forbid_unknown_fields=True):
-    """The ranks that leave. `ordered`: time of the order, by the service's clock; `before`: former ranks.
+    """The ranks that leave. `ordered`: time of the order, by the service's clock; `before`: ranks then.
 
     `stays`: a rank that was to leave, but stays since all others were lost.
     """
@@ -129,7 +129,7 @@ class OrderFolder:
             if not polls:
                 try:
                     self._watch = InotifyWatch(self.path)
-                except OSError as error:  # for example for want of instances
+                except OSError as error:  # for example, all inotify instances are in use
                     log(f"inotify does not work here ({error.strerror}); polling {self.path}")
                     polls = True
             #: polling period; inf: inotify reports news
@@ -138,7 +138,7 @@ class OrderFolder:
             raise ServiceError(f"{self.path} cannot be used for orders: {error.strerror}") from error
 
     def fileno(self) -> int | None:
-        """Return a descriptor that is readable at news; None: look now and then."""
+        """Return a descriptor that is readable when there is news; None: poll."""
         return None if self._watch is None else self._watch.fileno()
 
     def hear(self) -> None:
@@ -177,8 +177,8 @@ class OrderFolder:
     def decide(self, name: str, order: Order) -> None:
         """Write down an order's decision, in case another rank must go on. Raises OSError.
 
-        It is written into the existing file: a rank that stalled since it read the order must not bring back
-        an order that another rank has answered.
+        The decision is written into the existing file: a rank that stalled since it read the order must not
+        bring back an order that another rank has answered.
         """
         with contextlib.suppress(FileNotFoundError):
             file = own_folder.open_file(self.path / name, os.O_WRONLY)
@@ -188,7 +188,7 @@ class OrderFolder:
                 os.close(file)
 
     def answer(self, name: str, answer: Answer) -> bool:
-        """Write the answer; return whether the order is gone; anything but a file stays. Raises OSError.
+        """Write the answer and remove the order, if it is a file; return whether it is gone. Raises OSError.
 
         An order that was taken back gets no answer.
         """
@@ -201,7 +201,7 @@ class OrderFolder:
         return not self.is_there(name)
 
     def note_ranks(self, ranks: int) -> None:
-        """Write down the number of ranks for a restart after the loss of all. Raises OSError."""
+        """Write down the number of ranks, for a restart after the loss of all ranks. Raises OSError."""
         _replace(self.path / _RANKS, ranks)
 
     def close(self) -> None:
@@ -221,14 +221,14 @@ def give(api_dir: Path, order: Order) -> Path:
     except FileNotFoundError:
         raise ServiceError(f"the service on {api_dir} takes no orders") from None
     except PermissionError:
-        raise ServiceError(f"only who runs the service on {api_dir} may give it orders") from None
+        raise ServiceError(f"only the user who runs the service on {api_dir} may give it orders") from None
     except OSError as error:
         raise ServiceError(f"cannot write an order to {path.parent}: {error.strerror}") from error
     return path
 
 
 def answer_to(order: Path) -> Answer | None:
-    """Return and remove the answer, if there is one."""
+    """Return the answer to an order and remove its file; None: no answer yet. Raises ServiceError."""
     path = order.with_suffix(_ANSWER)
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Answer)
@@ -241,7 +241,7 @@ def answer_to(order: Path) -> Answer | None:
 
 
 def ordered_ranks(api_dir: Path) -> int | None:
-    """Return the number of ranks after the last order to the last service; None: there was none."""
+    """Return the number of ranks after the last order to the last service; None: there was no order."""
     try:
         return msgspec.json.decode((api_dir / FOLDER / _RANKS).read_bytes(), type=int)
     except (OSError, msgspec.MsgspecError):

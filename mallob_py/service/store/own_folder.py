@@ -1,7 +1,7 @@
 """Our own folders below a folder that an option names, where other users may put anything under our names.
 
-So such a folder is opened without following links, and read and cleared by its descriptor. Removed are only
-files with names that no one else uses; all else stays, and disturbs nothing.
+So such a folder is opened without following links, and read and cleared by its descriptor. Only files with
+names that no one else uses are removed; all other files stay, and disturb nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 _OTHERS = 0o077
 _NO_FILE_TEXT = "a link, or no file"
-#: errors when opening no file but a link, a folder, a socket or a FIFO without reader
+#: errors of opening something else than a file: a link, a folder, a socket, a FIFO without reader
 _NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
 
-#: errors of a process without descriptors or memory, which say nothing about the file
+#: errors of a process that lacks descriptors or memory, which say nothing about the file
 WANTING = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
@@ -64,7 +64,7 @@ def is_file(name: str, folder: int) -> bool:
 
 
 def remove_files(folder: int, names: re.Pattern[str]) -> None:
-    """Remove the files whose names are ours. Raises OSError."""
+    """Remove the files of a folder whose names match `names`. Raises OSError."""
     for name in os.listdir(folder):
         if names.fullmatch(name) and is_file(name, folder):
             with contextlib.suppress(FileNotFoundError):
@@ -102,7 +102,7 @@ def open_to_write(path: str | Path, mode: int = 0o600, within: int | None = None
 
 
 def read_file(path: str | Path, within: int | None = None, bytes_max: int | None = None) -> bytes:
-    """Return a file's content. Raises OSError, also for more than `bytes_max`, as in files with holes."""
+    """Return a file's content. Raises OSError, also if the file has more than `bytes_max` bytes."""
     with open(open_file(path, os.O_RDONLY, within=within), "rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
         if bytes_max is not None and size_bytes > bytes_max:
@@ -122,7 +122,7 @@ def replace_file(
 ) -> None:
     """Give a file this content as a whole or not at all. Raises OSError.
 
-    `flush` makes files and folders durable: the content before it has the name, and then the name.
+    `flush` makes files and folders durable: first the content, then, after the renaming, the folder.
     """
     temporary = path.with_name("~" + path.name.lstrip("."))
     with open(open_to_write(temporary, mode), "wb") as file:
@@ -135,7 +135,7 @@ def replace_file(
 
 
 def replace(source: str, target: str, within: int) -> None:
-    """Rename, unless the target is something else than a file. Raises OSError."""
+    """Rename a file, unless the target exists and is no file. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(target, dir_fd=within, follow_symlinks=False).st_mode):
             raise OSError(errno.EEXIST, _NO_FILE_TEXT, target)

@@ -4,8 +4,8 @@ Clients such as Mallob's IPASIR bridge make a named pipe at their reply's path (
 read the reply there. The reply is renamed into place like any other, so it is as durable, and a later reader
 of the path gets the file. A reader with the pipe open gets the same bytes from the pipe, or nothing if this
 process dies just then: so the pipe is opened, if it has a reader, before it loses its name. Nothing blocks:
-bytes that the reader does not take are offered again. Pipes are given up, which ends their readers, if no
-bytes are taken for `GIVE_UP_S` or other pipes need their place.
+bytes that the reader does not take are offered again. A pipe is closed, so that its reader meets the end, if
+no bytes are taken for `GIVE_UP_S` or if there are more than `PIPES_MAX` pipes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: longest time between a reader's look-up of a path and its opening; the pipe has no name meanwhile
+#: longest time between a reader's look-up of the path and its opening of the pipe, which has lost its name
 _LATE_READER_S = 1.0
 GIVE_UP_S = 30.0
 _RETRY_MIN_S, _RETRY_MAX_S = 0.001, 0.05
 PIPES_MAX = 128
-#: most bytes of a pipe without further rights
+#: greatest capacity of a pipe that needs no further rights
 _PIPE_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class ReplyPipe:
-    """A pipe that waits for a reply. `node` identifies the pipe; `writer` is -1 without a reader."""
+    """A pipe that waits for a reply, and its descriptors: `writer` is for writing, -1 without a reader."""
 
     node: int
     content: memoryview
@@ -56,7 +56,7 @@ class ReplyPipes:
 
     @staticmethod
     def at(path: str, read_reply: Callable[[], bytes]) -> ReplyPipe | None:
-        """Return the pipe at the path of a reply to be published; mostly None."""
+        """Return the pipe at the path where a reply will be published, if there is one."""
         try:
             if not stat.S_ISFIFO(os.lstat(path).st_mode):
                 return None
@@ -71,7 +71,7 @@ class ReplyPipes:
             pipe.content = memoryview(read_reply())
             _open(pipe)
         except OSError:
-            pass  # no reader, or no right to write; the file remains
+            pass  # no reader, or no right to write; the reply is still published as a file
         return pipe
 
     def feed(self, pipe: ReplyPipe) -> None:
@@ -98,7 +98,7 @@ class ReplyPipes:
         self._pipes.clear()
 
     def _feed(self, pipe: ReplyPipe, now: float) -> bool:
-        """Write what the pipe takes; return whether bytes are left."""
+        """Write what the pipe takes; return whether the rest must be offered again."""
         try:
             if pipe.writer < 0:
                 _open(pipe)

@@ -1,8 +1,8 @@
 """A spare file: made without a name in advance, since making a file takes longer than filling and naming it.
 
 Where files come and go quickly, as replies do, ext4 takes long to find an inode that was not just in use. A
-spare file is made while nothing waits. It vanishes with the process. File systems without nameless files
-(NFS) do without.
+spare file is made while nothing waits. It vanishes with the process. On file systems without nameless files
+(NFS), there are no spare files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SpareFile:
         try:
             if os.write(self._descriptor, data) < len(data):
                 return False
-            # Python follows links only with a folder's descriptor, whose value does not matter here.
+            # Python follows the link in /proc only if it gets a folder's descriptor; any descriptor will do.
             os.link(f"/proc/self/fd/{self._descriptor}", path, src_dir_fd=self._descriptor)
         except OSError:  # for example no room, or the name exists, which the usual way reports
             return False

@@ -1,1 +1,1 @@
-"""The service's reports on itself: event logs and the tables made of them, the status, explanations."""
+"""The service's reports on itself: event logs, tables made from event logs, the status, explanations."""

@@ -45,7 +45,7 @@ from mallob_py.service.store import own_folder
 
 #: number of parts that make up a log's allowed size: a tenth of the log is removed at a time
 PARTS = 10
-#: most files of a rank: a service that fails at each start must not fill the folder with short logs
+#: greatest number of files of a rank: a service that fails at each start must not fill the folder with logs
 _FILES_MAX = 1000
 #: time between looks for old parts
 _LOOK_S = 3600.0
@@ -75,7 +75,7 @@ def parts_of(run: Path) -> list[Path]:
 
 
 def author_and_part(path: Path) -> tuple[str, int]:
-    """Return the author of a log file, and the number of this part of the log, from 0."""
+    """Return the rank that wrote a log file, and the number of this part of the log, from 0."""
     match = _PART.fullmatch(path.name)
     return (match[1], int(match[2] or 0)) if match is not None else (path.name, 0)
 
@@ -86,7 +86,7 @@ class LogFiles:
     def __init__(
         self, run: Path, rank: int, size_max_bytes: int | None = None, keep_s: float | None = None
     ) -> None:
-        """`size_max_bytes`: most bytes of this rank's files in all runs together; None: no bound.
+        """`size_max_bytes`: bound on the size of this rank's files in all runs together; None: no bound.
 
         `keep_s`: how long a finished part is kept; None: for ever.
         """
@@ -115,7 +115,7 @@ class LogFiles:
         return own_folder.open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def turn_over(self, size_bytes: int) -> None:
-        """Turn to the next part; the present one has this size."""
+        """Turn to the next part; `size_bytes`: size of the part that ends."""
         self._older.append((self.path, size_bytes))
         self._part += 1
 
@@ -161,7 +161,7 @@ class LogFiles:
 
 
 def _written_s(path: Path) -> float:
-    """Return when a file was last written to (seconds since 1970); a missing file is old."""
+    """Return when a file was last written to (seconds since 1970); -inf: the file is missing."""
     try:
         return path.lstat().st_mtime
     except OSError:
@@ -177,7 +177,7 @@ def _remove(path: Path) -> None:
 #: the events that describe the run: at its start, and at the start of each further part of a log
 OPENINGS = (LogEvent.START, LogEvent.CONTINUED)
 
-# Most unwritten bytes that are kept while the disk is full.
+# Greatest number of unwritten bytes that are kept while the disk is full.
 _UNWRITTEN_BYTES_MAX = 4 << 20
 
 
@@ -201,7 +201,7 @@ class EventLog:
         self._epoch_start = epoch_start
         #: events for `flush` to write: time, name, fields, PE
         self.taken: list[tuple[float, str, Mapping[str, Any], int]] = []
-        #: number of events at which they must be flushed
+        #: number of taken events at which `write` flushes them
         self.taken_max = 512
         self._events: list[dict[str, Any]] = []
         self._unwritten = b""
@@ -223,7 +223,7 @@ class EventLog:
             self.flush()
 
     def flush(self) -> None:
-        """Hand everything to the operating system."""
+        """Hand all events to the operating system."""
         if self._files is None or not (self.taken or self._events or self._unwritten):
             return
         taken, self.taken = self.taken, []
@@ -304,10 +304,9 @@ class EventLog:
 def read_events(log_dir: Path, on_bad_line: Callable[[Path, int], None] | None = None) -> list[Event]:
     """Return all ranks' events of the newest run, by time; `log_dir` may also be a run's folder or file.
 
-    Ranks share a clock only roughly across hosts, so neighbours may be swapped by that much.
-    A killed rank's unfinished last line is skipped; so is any other unreadable line, after `on_bad_line(path,
-    line_number)`. If a rank's first parts are missing, the events of all ranks begin where that rank's log
-    begins.
+    Clocks of several hosts differ a little, so neighbouring events may be swapped. A killed rank's unfinished
+    last line is skipped; so is any other unreadable line, after `on_bad_line(path, line_number)`. If a rank's
+    first parts are missing, the events of all ranks begin where that rank's log begins.
     """
     events: list[Event] = []
     begin_s = -math.inf

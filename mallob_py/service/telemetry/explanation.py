@@ -13,14 +13,14 @@ import msgspec
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus
 
 _NAMED_MAX = 5
-#: age up to which a job may not have asked for more than its root
+#: age up to which a job may have asked for nothing but its root
 _JUST_BEGUN_S = 0.1
-#: least rest worth a mention: in seconds, and as a part of the time since the start
+#: shortest rest worth mentioning: in seconds, and as a part of the time since the job's start
 _REST_MIN_S, _REST_MIN_PART = 0.1, 0.01
-#: the limits of a job that count its rests
+#: each limit of a job, and whether it counts the job's rests, in words
 _COUNTS_REST = (
-    ("time-limit", "its time-limit does not count that"),
-    ("wallclock-limit", "its wallclock-limit counts that"),
+    ("time-limit", "its time-limit does not count this time"),
+    ("wallclock-limit", "its wallclock-limit counts this time"),
 )
 _STATES_AT_WORK = ("reading", "submitted", "waiting", "resting", "running")
 
@@ -58,14 +58,14 @@ def seen_by(user: str, status: ServiceStatus) -> ServiceStatus:
 
 
 def explain_unlisted(identity: str, status: ServiceStatus | None) -> list[str]:
-    """Return the explanation of a job that is handed in and not in the status; None: no service runs."""
+    """Return the explanation of a job that is handed in, but not in `status` (None: no service runs)."""
     if status is None:
-        why = "No service is running: the next one on this folder runs it."
+        why = "No service is running; the next service on this folder runs the job."
     elif status.job_count > len(status.jobs):
-        why = f"It waits among {status.job_count} live jobs, of which the status lists the "
-        why += f"{len(status.jobs)} first ones."
+        why = f"It waits among {status.job_count} live jobs, of which the status lists only "
+        why += f"{len(status.jobs)}."
     else:
-        why = "The service has not listed it yet; it does so once a second."
+        why = "The service has not listed it yet; the list is renewed once a second."
     return [f"{identity} is handed in and has no reply yet.", why]
 
 
@@ -94,7 +94,7 @@ def explain_ended(identity: str, reply: Mapping[str, Any], ended_ago_s: float | 
 
 
 def _part(whole: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return an object within an object, {} if it is missing; replies may be of another version."""
+    """Return an object within an object, or {} if it is missing, as in replies of other versions."""
     part = whole.get(key)
     return part if isinstance(part, Mapping) else {}
 
@@ -161,17 +161,17 @@ def _why_held(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     if not job.waits_for_count and not job.arrives_in_s:
         if job.is_suspect:
             yield (
-                "It waits until another suspect has ended: jobs that may have ended the service run one at a "
-                "time, so that a further crash shows which one it was."
+                "It waits until another suspect has ended: jobs that may have crashed the service run one at "
+                "a time, so that a further crash shows which of them caused it."
             )
         else:
-            yield "Nothing holds it any more: it begins within moments."
+            yield "Nothing holds it back any more: it begins within moments."
 
 
 def _dependency(status: ServiceStatus, job: JobStatus, identity: str) -> str:
     if (other := status.job(identity, job.client)) is not None:
         return f"{identity} ({other.state})"
-    # The job may be an unlisted one, or one whose name must not be told.
+    # The dependency may be a job that is not listed, or whose name must not be told.
     if status.job_count > len(status.jobs) or not all(other.user for other in status.jobs):
         return identity
     return f"{identity} (nobody has handed it in here yet)"
@@ -180,30 +180,31 @@ def _dependency(status: ServiceStatus, job: JobStatus, identity: str) -> str:
 def _why_queued(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     user = status.users.get(job.user)
     if user is not None and user.at_work_max is not None and user.at_work >= user.at_work_max:
-        share = "" if user.pes_max is None else f" (of {_count(user.pes_max, 'PE')} at most)"
+        share = "" if user.pes_max is None else f" (on at most {_count(user.pes_max, 'PE')})"
         yield (
             f"Its user {job.user} may have {_count(user.at_work_max, 'job')} at work at a time{share} "
-            f"and has {user.at_work}; of {_count(user.jobs, 'live job')} of {job.user}, the one of highest "
-            "priority begins next."
+            f"and has {user.at_work}. Of the {_count(user.jobs, 'live job')} of {job.user}, the waiting one "
+            "of highest priority begins next."
         )
         return
     at_work = sum(status.states.get(state, 0) for state in _STATES_AT_WORK)
     if job.lasting_before:
         yield (
-            "It is a revision, or its input comes through a pipe, so it cannot be given up for others and "
-            f"begun again. It waits for one of {_count(job.lasting_before, 'such job')} at work, as many as "
-            "may be (`--residents`), to end. Other jobs do not wait for these."
+            "It is a revision, or its input comes through a pipe, so it cannot be given up for other jobs "
+            f"and begun again. It waits until one of {_count(job.lasting_before, 'such job')} at work ends; "
+            "no more of them may be at work (`--residents`). Jobs of other kinds do not wait for them."
         )
         return
     if job.next_turn_s:
         yield (
-            f"It has had {job.pe_s:.4g} PE-seconds and did not end in that. Since more jobs go on and on "
-            f"than are kept suspended ({at_work} are at work), it was given up for others that waited. It "
-            f"begins again later, with what it has saved or else anew, for {job.next_turn_s:.2g} s at least."
+            f"It has had {job.pe_s:.4g} PE-seconds without ending. Since there are more long jobs than can "
+            f"be kept suspended ({at_work} jobs are at work), it was given up for jobs that waited. It "
+            "begins again later, from its last checkpoint if it has one, for at least "
+            f"{job.next_turn_s:.2g} s."
         )
         return
     yield (
-        f"No further job begins now: {at_work} are at work for {_count(status.pes, 'PE')}, and "
+        f"No further job begins now: {_count(at_work, 'job')} at work for {_count(status.pes, 'PE')}, "
         f"{status.states.get('queued', 1)} in the queue."
     )
     yield _place_in_line(status, job)
@@ -214,7 +215,7 @@ def _place_in_line(status: ServiceStatus, job: JobStatus) -> str:
     before = sum(other.state == job.state and other.standing > job.standing for other in status.jobs)
     least = "at least " if status.job_count > len(status.jobs) else ""
     return (
-        f"Of those that wait, {least}{before} {'stands' if before == 1 else 'stand'} before it. Standing "
+        f"Of the jobs that wait, {least}{before} {'stands' if before == 1 else 'stand'} before it. Standing "
         f"counts priority and waiting time: {_duration(status.ageing_s)} of waiting are worth twice the "
         "priority."
     )
@@ -222,16 +223,16 @@ def _place_in_line(status: ServiceStatus, job: JobStatus) -> str:
 
 def _why_reading(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     others = status.states.get("reading", 1) - 1
-    beside = f", as {_count(others, 'other input')}" if others > 0 else ""
+    beside = f", along with {_count(others, 'other input')}" if others > 0 else ""
     if job.input_bytes:
         far = f": {job.read_bytes / 1e6:.1f} of {job.input_bytes / 1e6:.1f} MB"
-        yield f"Its input is being read since {_duration(job.reading_s)}{beside}{far}."
+        yield f"Its input has been read for {_duration(job.reading_s)}{beside}{far}."
     else:
-        yield f"Its input is being read, or waits for a reader, since {_duration(job.reading_s)}{beside}."
+        yield f"Its input has been read, or waits for a reader, for {_duration(job.reading_s)}{beside}."
 
 
 def _why_submitted(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
-    yield "The PEs have just been given it: the next balancing, within milliseconds, tells its volume."
+    yield "It has just come to the PEs: the next balancing, within milliseconds, decides its volume."
 
 
 def _why_waiting(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
@@ -241,7 +242,7 @@ def _why_waiting(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
         return
     jobs, pes = _count(rivals, "job"), _count(status.pes, "PE")
     yield (
-        f"No PE is free for it: {jobs} want workers and there are {pes}, so that the {status.pes} of best "
+        f"No PE is free for it: {jobs} want workers and there are {pes}, so the {status.pes} of best "
         "standing have one worker each."
     )
     yield _place_in_line(status, job)
@@ -276,7 +277,7 @@ def _why_this_volume(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     elif not job.running_s:
         yield "Its first worker has not started yet: its input or its process is on the way."
     if job.volume >= job.demand:
-        yield f"It has all that it can use, {_why_this_demand(status, job)}."
+        yield f"It has all that it can use: {_why_this_demand(status, job)}."
         return
     rivals = _rivals(status)
     if job.share:
@@ -284,26 +285,26 @@ def _why_this_volume(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
         return
     if rivals >= status.pes:
         yield (
-            f"{_count(rivals, 'job')} want workers and there are {_count(status.pes, 'PE')}: nobody can have "
-            "more than one."
+            f"{_count(rivals, 'job')} want workers and there are {_count(status.pes, 'PE')}, so no job can "
+            "have more than one."
         )
         return
-    yield f"It could use {_count(job.demand, 'worker')}, but the others have a right to their part:"
+    yield f"It could use {_count(job.demand, 'worker')}, but other jobs have a right to their part:"
     yield from _fair_share(status, job)
 
 
 def _why_this_demand(status: ServiceStatus, job: JobStatus) -> str:
     if job.demand_bound and job.demand >= job.demand_bound:
         if job.max_demand and job.demand_bound >= job.max_demand:
-            return f"as its max-demand is {job.max_demand}"
+            return f"its max-demand is {job.max_demand}"
         user = status.users.get(job.user)
         of_all = "" if user is None or user.pes_max is None else f", {_count(user.pes_max, 'PE')} in all"
         return f"its part of what its user {job.user} may have{of_all}"
     if job.demand >= status.pes:
         return f"all {_count(status.pes, 'PE')} of the service"
     if job.wanted == 1 and job.running_s < _JUST_BEGUN_S:
-        return "one worker: it has just begun, and asks for more when it has run for a moment"
-    return f"as its application wants no more than {_count(job.demand, 'worker')}"
+        return "one worker, since it has just begun and asks for more when it has run for a moment"
+    return f"its application wants no more than {_count(job.demand, 'worker')}"
 
 
 def _fair_share(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
@@ -317,20 +318,20 @@ def _fair_share(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     if job in least:
         yield (
             f"By its priority of {_weight(job):.4g} its part would be less than one PE; it has the one "
-            "worker that everybody gets."
+            "worker that every job gets."
         )
         return
     if least:
         have = "job of low priority has" if len(least) == 1 else "jobs of low priority have"
-        yield f"{len(least)} {have} the one worker that everybody gets."
+        yield f"{len(least)} {have} the one worker that every job gets."
     if sharing == [job]:
-        yield f"All that is left, {_count(job.volume, 'PE')}, is its own."
+        yield f"It has all PEs that are left: {job.volume}."
         return
     pes, priorities = sum(other.volume for other in sharing), sum(map(_weight, sharing))
     yield (
         f"{_count(len(sharing), 'job')}, this one included, share {_count(pes, 'PE')} by priority: its "
-        f"{_weight(job):.4g} of {priorities:.4g} is a part of {_weight(job) / priorities * pes:.2f}, "
-        "and single PEs that are left over go to the higher priorities."
+        f"priority of {_weight(job):.4g}, out of {priorities:.4g} in all, is a part of "
+        f"{_weight(job) / priorities * pes:.2f} PEs. Single PEs left over go to jobs of higher priority."
     )
 
 
@@ -358,9 +359,9 @@ def _priority(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     if job.balanced_priority != job.priority:
         jobs = _count(user.at_work, "job")
         yield (
-            f"Its priority {job.priority:.4g} is part of its user's weight: {job.user} has {user.weight:.4g} "
-            f"for {jobs} at work with priorities of {user.priorities:.4g} in all, which makes "
-            f"{job.balanced_priority:.4g}."
+            f"Its priority {job.priority:.4g} counts as {job.balanced_priority:.4g}: its user {job.user} has "
+            f"a weight of {user.weight:.4g} for {jobs} at work, with priorities of {user.priorities:.4g} in "
+            "all."
         )
 
 
@@ -387,7 +388,9 @@ def _limits(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     if job.cpu_limit_s:
         left_s = max(0.0, job.cpu_limit_s - job.pe_s)
         at_this = (
-            f", {_duration(left_s / (job.volume * status.threads))} with this volume" if job.volume else ""
+            f", enough for {_duration(left_s / (job.volume * status.threads))} with this volume"
+            if job.volume
+            else ""
         )
         yield f"Its cpu-limit of {job.cpu_limit_s:.4g} PE-seconds leaves it {left_s:.4g}{at_this}."
 

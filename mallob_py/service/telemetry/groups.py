@@ -1,11 +1,11 @@
 """Groups: the jobs of a user with the same group name, seen from outside, and their results.
 
 A group is only the field `group` of job files. Ended jobs are taken from the history, live jobs from their
-files, or from the status, which is at most a second old. A group exists as long as it has a job there. All
-clients of a service are read; groups of the same name of two users are different groups.
+files, or from the status, which is at most a second old. A group exists as long as one of its jobs is found
+there. All clients of a service are read. Two users' groups of the same name are different groups.
 
-The *time* of a job is its time with a PE, which `time-limit` bounds. As in solver competitions, PAR-2 is the
-mean over all jobs of a solved job's time, and of twice the cutoff for an unsolved one.
+The *time* of a job is its time with a PE, which `time-limit` bounds. As in solver competitions, PAR-2 is a
+mean over all jobs: a solved job counts its time, an unsolved job twice the cutoff.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from mallob_py.service.telemetry.status import EndedJob, GroupStatus, ServiceSta
 
 #: a user, and the name of a group of that user
 GroupKey: TypeAlias = tuple[str, str]
-#: number of a client, and name of a job there; the user is the group's
+#: number of a client, and name of a job there, whose user is that of the group
 JobKey: TypeAlias = tuple[int, str]
 
-#: pause between two looks: looking for ended jobs takes at most a fifth of the time
+#: shortest pause between two looks; pause as a multiple of a look's time
 _LOOK_DELAY_S, _LOOK_SHARE = 0.05, 4.0
 #: longest wait for a reply's line in the history, which follows in the same turn of the service
 _LINE_TIMEOUT_S = 5.0
@@ -45,8 +45,8 @@ _FAILURES = (Outcome.FAILED.value, REFUSED)
 class GroupState(msgspec.Struct, frozen=True):
     """A group in numbers. `unsolved` jobs ended without a result and without an error.
 
-    `pe_s`: use of ended jobs. `left_s`: time until the last job ends, if jobs end at the same rate as since
-    the group became live; None if no job has ended since.
+    `pe_s`: PE-seconds of ended jobs. `left_s`: time until the last job ends, if jobs go on ending at the rate
+    seen since the group became live; None if no job has ended since.
     """
 
     user: str
@@ -96,7 +96,7 @@ class Group:
     def state(
         self, status: GroupStatus | None = None, now: float | None = None, live: int | None = None
     ) -> GroupState:
-        """Return the group in numbers; the status tells which live jobs run and rest.
+        """Return the group in numbers; the status tells how many live jobs run and rest.
 
         `live`: the number of live jobs, if not all are known by name.
         """
@@ -159,7 +159,7 @@ def groups_of(
 
 
 def rest(began_s: float) -> None:
-    """Sleep after a look at groups that began then, so that looks take at most a fifth of the time."""
+    """Sleep after a look that began at `began_s`, so that looks take at most a fifth of the time."""
     time.sleep(max(_LOOK_DELAY_S, _LOOK_SHARE * (time.monotonic() - began_s)))
 
 
@@ -171,7 +171,7 @@ class GroupWatch:
         self._clients: dict[int, PendingJobs] = {}
 
     def live(self) -> dict[GroupKey, set[JobKey]]:
-        """Return the jobs without a reply. Costs two listings per client, and a read per new job."""
+        """Return group -> its jobs without a reply. Costs two listings per client, and a read per new job."""
         found: dict[GroupKey, set[JobKey]] = {}
         for folder in self._api_dir.glob("jobs.*"):
             if (number := folder.suffix[1:]).isdecimal():
@@ -181,7 +181,7 @@ class GroupWatch:
         return found
 
     def look(self) -> dict[GroupKey, Group]:
-        """Return all groups. A job that ends meanwhile is not missing: it is live or has ended."""
+        """Return all groups. A job that ends meanwhile is in its group, as live or as ended."""
         before = self.live()
         jobs = read_history(self._api_dir)
         live = self.live()
@@ -195,7 +195,7 @@ class GroupWatch:
     def wait(self, group: Group, meanwhile: Callable[[int, int], None] = lambda ended, jobs: None) -> Group:
         """Wait until no job of the group is live, and return the group then.
 
-        `meanwhile` is called after each look with the number of ended jobs and of all; it may raise.
+        `meanwhile` is called after each look with the numbers of ended jobs and of all jobs; it may raise.
         """
         key, awaited = (group.user, group.name), set(group.live)
         began_s = time.monotonic()
@@ -214,12 +214,12 @@ class GroupWatch:
         return group
 
     def _is_told(self, job: EndedJob | None) -> bool:
-        """Tell whether this is the last ending: not if the job was handed in again, and has a later reply."""
+        """Tell whether `job` is the last ended job of its name: no later job of this name has a reply."""
         return job is not None and _reply_to(self._api_dir, job) is not None
 
 
 def statuses(status: ServiceStatus | None) -> dict[GroupKey, GroupStatus]:
-    """Return each group's entry in a status."""
+    """Return group -> its entry in a status."""
     return {} if status is None else {(group.user, group.name): group for group in status.groups}
 
 
@@ -246,7 +246,7 @@ def live_groups(status: ServiceStatus, jobs: Iterable[EndedJob]) -> list[GroupSt
     ]
 
 
-# --- as solver people have it --------------------------------------------------------------
+# --- measures of solver competitions -------------------------------------------------------
 
 
 def time_of(job: EndedJob) -> float:
@@ -291,7 +291,7 @@ class _Reply(msgspec.Struct):
 
 
 class ResultRow(msgspec.Struct, frozen=True):
-    """One job of a group: its ending, and its reply's further fields. `settings`: those that differ."""
+    """One job of a group: its ending and fields of its reply. `settings`: those that differ in the group."""
 
     job: EndedJob
     input: str
@@ -300,7 +300,7 @@ class ResultRow(msgspec.Struct, frozen=True):
     par2_s: float | None
 
     def cells(self) -> dict[str, Any]:
-        """Return the row for programs."""
+        """Return column -> value, for programs."""
         return {
             **{"job": identity_of(self.job.user, self.job.name), "input": self.input},
             **{"outcome": self.job.outcome, "result": self.job.result, "value": self.value},

@@ -1,7 +1,7 @@
 """The history of a client: one line for each job that has ended, which outlives the service.
 
 `jobs.<i>/history.jsonl` holds `EndedJob`s as JSON, oldest first. At `SIZE_MAX_BYTES` it is renamed to
-`history.1.jsonl`, which replaces the former one: a client keeps at most 64 MB, some 200,000 jobs. A job's
+`history.1.jsonl`, replacing the former file: a client keeps at most 64 MB, some 200,000 jobs. A job's
 line is appended in the turn of the event loop in which its reply is decided; a kill at that very moment can
 lose the line, but never the reply. On a full disk the last `WAITING_MAX` lines wait in memory.
 """
@@ -23,7 +23,7 @@ from mallob_py.service.telemetry.status import EndedJob
 
 SIZE_MAX_BYTES = 32 << 20
 WAITING_MAX = 10_000
-#: most bytes at the end of each file that `RecentHistory` reads
+#: number of bytes at the end of each file that `RecentHistory` reads
 RECENT_BYTES_MAX = 4 << 20
 _NAME, _OLDER_NAME = "history.jsonl", "history.1.jsonl"
 #: names in a client's folder, the older file first
@@ -57,7 +57,7 @@ class HistoryWriter:
             size_bytes = os.fstat(descriptor).st_size
             data = b"".join(self._waiting)
             if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":
-                data = b"\n" + data  # ends the half line that a crash has left
+                data = b"\n" + data  # ends an incomplete line that a crash has left
             if os.write(descriptor, data) < len(data):
                 os.ftruncate(descriptor, size_bytes)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
@@ -109,16 +109,16 @@ def _lines_of(path: Path, bytes_max: int) -> Iterator[EndedJob]:
             try:
                 yield decoder.decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                continue  # a half line after a crash, or a line of another release
+                continue  # an incomplete line after a crash, or a line of another release
 
 
 # --- retention ------------------------------------------------------------------------------
 
 
 def old_lines(path: Path, before_s: float) -> Iterator[tuple[EndedJob | None, int]]:
-    """Yield the jobs that ended before a time, up to the first younger one. Raises OSError.
+    """Yield (job, where its line ends [bytes]) for jobs that ended before a time, until a younger one comes.
 
-    With each job comes the place in the file where its line ends. None stands for an unreadable line.
+    The job None stands for an unreadable line. Raises OSError.
     """
     decoder = msgspec.json.Decoder(EndedJob)
     with contextlib.suppress(FileNotFoundError), open(own_folder.open_file(path, os.O_RDONLY), "rb") as file:
@@ -143,7 +143,7 @@ def drop_beginning(path: Path, size_bytes: int) -> Iterator[None]:
                 new.write(piece)
                 yield
             new.write(piece)
-        # From here on in one step with the last piece, so that no line is lost.
+        # No yield from here on: otherwise a line could be appended after the last piece, and be lost.
         is_same = os.path.samestat(os.fstat(old.fileno()), os.lstat(path))
         has_lines = temporary.stat().st_size > 0
     if is_same and has_lines:

@@ -39,7 +39,7 @@ class Measure:
 def fair_shares(priorities: Sequence[float], demands: Sequence[int], pes: int) -> list[float]:
     """Return jobs' fair shares in PEs, in the given order. Priorities and demands must be above 0."""
     order = sorted(range(len(priorities)), key=lambda job: demands[job] / priorities[job])
-    # Summed from the smallest one on: differences of sums would lose small priorities beside large ones.
+    # Summed from the end, since differences of sums would lose small priorities beside large ones.
     priorities_from = list(accumulate(priorities[job] for job in reversed(order)))[::-1]
     shares = [0.0] * len(priorities)
     left = pes
@@ -55,14 +55,14 @@ def fair_shares(priorities: Sequence[float], demands: Sequence[int], pes: int) -
 
 
 def shares_by_job(status: ServiceStatus) -> dict[int, float]:
-    """Return the fair shares of the listed jobs that are balanced, by id; jobs with turns report theirs."""
+    """Return id -> fair share of the listed jobs in the balancing; jobs that take turns report theirs."""
     jobs = [job for job in status.jobs if job.demand and job.balanced_priority > 0]
     shares = fair_shares([job.balanced_priority for job in jobs], [job.demand for job in jobs], status.pes)
     return {job.id: job.share or share for job, share in zip(jobs, shares, strict=True)}
 
 
 def shares_by_user(status: ServiceStatus) -> dict[str, float]:
-    """Return the fair share of each user with jobs: the sum over the user's jobs."""
+    """Return user -> fair share: the sum over the user's jobs."""
     by_job = shares_by_job(status)
     shares = dict.fromkeys(status.users, 0.0)
     for job in status.jobs:
@@ -76,13 +76,13 @@ MEASURES: tuple[Measure, ...] = (
     Measure("ranks", "Number of ranks.", lambda it: it.ranks),
     Measure(
         "generation",
-        "1, and one more each time that ranks were lost, have left or have joined.",
+        "Number of the generation: from 1, one more each time that ranks are lost, leave or join.",
         lambda it: it.generation,
     ),
     Measure("pes", "PEs by state.", lambda it: {"busy": it.busy, "idle": max(0, it.pes - it.busy)}, "state"),
     Measure(
         "loop_turns_per_second",
-        "Turns a second of the busiest loop of a rank, in one digit; 0 below 20.",
+        "Turns per second of the busiest loop of the host's ranks, in one digit; 0 below 20.",
         lambda it: {host.name: host.turns for host in it.hosts},
         "host",
     ),
@@ -101,7 +101,7 @@ MEASURES: tuple[Measure, ...] = (
     ),
     Measure(
         "group_jobs",
-        "Live jobs by group, as USER.GROUP: of the groups that began last.",
+        "Live jobs by group, as USER.GROUP, for the groups that began last.",
         lambda it: {f"{group.user}.{group.name}": group.jobs for group in it.groups},
         "group",
     ),

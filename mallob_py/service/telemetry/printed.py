@@ -1,7 +1,7 @@
 """The output of a job's workers for readers: its last part, and all that follows while the job runs.
 
-The files are written by `runtime/workers/output.py`, under the job's number, on each host that reaches the
-folder of the service.
+The files are written by `runtime/workers/output.py`, under the job's internal id, on each host that reaches
+the folder of the service.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from mallob_py.service.store.entries import reply_name
 from mallob_py.service.telemetry.history import RecentHistory
 from mallob_py.service.telemetry.status import read_live_status
 
-#: bound above the size of our files
+#: greatest number of bytes read at once, above the size of our files
 _READ_BYTES_MAX = 16 << 20
 
 
 def number_of(api_dir: Path, client: int, identity: str) -> int | None:
-    """Return the number of the live or last ended job of this name; None: there is none. Raises OSError."""
+    """Return the internal id of the live or last ended job of a name; None: no such job. Raises OSError."""
     status = read_live_status(str(api_dir))
     if status is not None and (job := status.job(identity, client)) is not None:
         return job.id
@@ -41,9 +41,9 @@ class Printed:
     def __init__(self, api_dir: Path, job: int) -> None:
         self._folder = api_dir / OUTPUT_FOLDER
         self._older, self._newest = log_names(job)
-        #: the file that was read last (0: none), and the bytes read of it
+        #: inode of the file that was read last (0: none), and the number of bytes read of that file
         self._file = self._read_bytes = 0
-        #: a piece may end within a letter
+        #: decoder that completes a letter if a piece ends within the letter
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def text(self) -> str:
@@ -51,7 +51,7 @@ class Printed:
         return self._decoder.decode(self.news())
 
     def news(self) -> bytes:
-        """Return the output since the last call, at first all of it. Raises OSError, also for a non-file."""
+        """Return the output since the last call, at first all of it. Raises OSError, also for a link."""
         try:
             with own_folder.opened(self._folder) as folder:
                 before = b"" if self._is_at(self._newest, folder) else self._rest_of(self._older, folder)

@@ -5,7 +5,7 @@ Input is `event_log.read_events`, from real or simulated runs; output are struct
 off anywhere and events of a newer version give tables with gaps, never an exception.
 
 Utilisation is the share of PEs that run an active worker (P 5): a PE is busy from its `busy`
-event to its next `idle`. Logs of older versions name no PEs: each rank was a PE. Reuse is counted in
+event to its next `idle`. Logs of older versions name no PEs: each rank was a PE. Reuse is the number of
 adoptions, also of roots, that continue a suspended worker.
 
 Latencies and the worker creation ratio, also of simulated runs, are defined only here (P 5). The latency
@@ -38,7 +38,7 @@ LATENCIES: dict[str, str] = {
     LogEvent.ADOPTED: "a further worker is placed",
     LogEvent.STARTED: "a worker's process runs",
 }
-#: text of tables below a creation ratio
+#: text below tables with a creation ratio
 CREATION_RATIO_MEANS = "creation ratio: created workers of a job over its largest volume, for jobs that ended"
 
 
@@ -54,7 +54,7 @@ class LatencyRow(msgspec.Struct, frozen=True):
 
 
 class CreationRatio(msgspec.Struct, frozen=True):
-    """Figures of the jobs' ratios; `total`: all created workers over the sum of the largest volumes."""
+    """Statistics of jobs' creation ratios; `total`: all created workers over the sum of largest volumes."""
 
     median: float | None
     max: float | None
@@ -62,7 +62,7 @@ class CreationRatio(msgspec.Struct, frozen=True):
 
 
 def tells_latency(event: str, fields: Mapping[str, Any]) -> bool:
-    """Tell whether an event counts among the latencies of its kind."""
+    """Tell whether an event's latency counts among the latencies of its kind."""
     return event in LATENCIES and not (event == LogEvent.ADOPTED and fields.get("index") == 0)
 
 
@@ -87,7 +87,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def creation_ratio(jobs: Iterable[tuple[int, int]]) -> CreationRatio:
-    """Return the ratios' figures from (created workers, largest volume) of each ended job."""
+    """Return statistics of creation ratios; `jobs`: (created workers, largest volume) of each ended job."""
     pairs = [(created, volume) for created, volume in jobs if volume]
     if not pairs:
         return CreationRatio(None, None, None)
@@ -126,7 +126,7 @@ class JobRow(msgspec.Struct):
     max_volume: int | None = None
     peak_memory_mb: float | None = None
     created_workers: int = 0
-    #: rows of figures that the application tells, one for each worker
+    #: rows of figures that the application reports, one for each worker
     figures: list[dict[str, Any]] = []
 
 
@@ -203,7 +203,7 @@ def make_report(events: Sequence[Event]) -> Report:
     )
 
 
-#: by job: [(time, volume from this time on)], in order of time; ends with volume 0
+#: job -> [(time, volume from this time on)], in order of time, up to a volume of 0
 VolumeSteps = dict[int, list[tuple[float, int]]]
 
 
@@ -293,7 +293,7 @@ def latency_rows(events: Iterable[Event]) -> tuple[LatencyRow, ...]:
 
 
 def busy_spans(events: Iterable[Event], end_s: float) -> list[tuple[float, float]]:
-    """Return the spans (from, to) of a busy PE, for all PEs."""
+    """Return all spans (from, to) in which a PE was busy, for all PEs."""
     since: dict[int, float] = {}
     spans: list[tuple[float, float]] = []
     for event in events:

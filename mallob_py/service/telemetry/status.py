@@ -5,8 +5,8 @@ Client 0 writes `<api-dir>/status.json`, for the service as a whole; each furthe
 that is missing or older than `STALE_AFTER_S` as "no service is running": a killed service leaves its last
 status behind.
 
-The job of each PE is in the status only while a reader calls `look` every few seconds, since the service must
-ask its ranks for it.
+The status tells the job of each PE only while a reader calls `look` every few seconds, since the service must
+ask its ranks for these jobs.
 
 The status also has counters for long watches (`mallob-py web`, Prometheus): replies by outcome, times as
 histograms. They start at zero with the service and only grow. Each reply costs a few bisections.
@@ -32,7 +32,7 @@ from mallob_py.protocol.rank_messages import RankUse, WorkerPlace
 from mallob_py.service.jobs.reply import JobStatistics
 from mallob_py.service.store import own_folder
 
-#: upper bounds of the buckets in seconds; a last one without a bound follows
+#: upper bounds of the buckets in seconds; a last bucket without a bound follows
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600)
 
 
@@ -52,13 +52,13 @@ class Totals(msgspec.Struct, frozen=True):
 
     replies: Mapping[str, int] = {}
     times: Mapping[str, Histogram] = {}
-    #: use of ended jobs
+    #: PE-seconds and CPU seconds of ended jobs
     pe_s: float = 0.0
     cpu_s: float = 0.0
 
 
 class Counters:
-    """Counts of one client."""
+    """The counters of one client: its replies, their durations, and the use of ended jobs."""
 
     def __init__(self) -> None:
         self._replies: Counter[str] = Counter()
@@ -107,7 +107,7 @@ def sum_of(all_totals: Iterable[Totals]) -> Totals:
 
 STATUS_FILE_NAME = "status.json"
 STALE_AFTER_S = 5.0
-#: file below the api folder; its time is that of the last look
+#: file below the api folder; its modification time is that of the last look
 _LOOK_PATH = "web/looking"
 _LOOK_LASTS_S = 5.0
 
@@ -122,7 +122,7 @@ class JobProgress(msgspec.Struct, frozen=True):
 
 
 class JobInterim(msgspec.Struct, frozen=True):
-    """The best offers of a job's workers: an answer of this `value`, and a `bound` of all values.
+    """The best offers of a job's workers: an answer of this `value`, and a `bound` that no value can beat.
 
     `label`: the application's name for the value; "" if the value must not be shown.
     """
@@ -161,7 +161,7 @@ class JobStatus(JobTerms, frozen=True):
     #: how far its input file has been read, and the file's size; 0 of 0: not known
     read_bytes: int = 0
     input_bytes: int = 0
-    #: number of the service's crashes in a row while the job ran; suspects run one at a time
+    #: number of the service's crashes in a row while the job ran; number from which on it is not run again
     crashes: int = 0
     crashes_max: int = 0
     is_suspect: bool = False
@@ -174,14 +174,14 @@ class JobStatus(JobTerms, frozen=True):
     share: float = 0.0
     #: the PE of its root, -1: none
     root: int = -1
-    #: for a job that rests, as there are more jobs than PEs: its PE, and about when it goes on
+    #: for a job that rests because there are more jobs than PEs: its PE, and about how long it still rests
     rests_at: int = -1
     back_in_s: float = 0.0
-    #: for a job that was given up: least time with a PE when it begins again
+    #: for a job that was given up: shortest time with a PE once it begins again
     next_turn_s: float = 0.0
     #: for a job that cannot begin anew: number of such jobs at work, one of which must end first
     lasting_before: int = 0
-    #: its standing: waiting jobs get PEs by largest standing first
+    #: its standing: a waiting job of larger standing gets a PE first
     standing: float = 0.0
     root_is_placed: bool = False
     #: time since its first execution, and the part of this time with a PE
@@ -238,17 +238,17 @@ class UserStatus(msgspec.Struct, frozen=True):
 
     jobs: int
     volume: int
-    #: jobs at work, their bound (None: any number), and the sum of their priorities
+    #: number of jobs at work, the bound on this number (None: no bound), and the sum of their priorities
     at_work: int = 0
     at_work_max: int | None = None
     priorities: float = 0.0
-    #: most PEs on which this user may have workers
+    #: greatest number of PEs on which this user may have workers; None: no bound
     pes_max: int | None = None
     weight: float = 1.0
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
-    """The live jobs of a user's group, at one client or at all clients. `since`: arrival of the first one."""
+    """The live jobs of a user's group, at one client or at all clients. `since`: arrival of the first job."""
 
     user: str
     name: str
@@ -266,8 +266,8 @@ class GroupStatus(msgspec.Struct, frozen=True):
 class HostStatus(msgspec.Struct, frozen=True):
     """A host of the service: `busy` of the `pes` of its ranks run a worker.
 
-    `turns`: most turns per second of the loop of one of its ranks; 0 if all loops rest. `uses`: those of its
-    ranks, in the order of `ranks`.
+    `turns`: turns per second of the busiest loop among its ranks; 0 if all loops rest. `uses`: the use of
+    each rank, in the order of `ranks`.
     """
 
     name: str
@@ -301,19 +301,19 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     started: float = 0.0
     totals: Totals = Totals()
     processes: tuple[ClientProcess, ...] = ()
-    #: the job of each PE; None: no one looks
+    #: the job of each PE; None: no reader has called `look`
     workers: tuple[WorkerPlace, ...] | None = None
     #: number of jobs in each state
     states: Mapping[str, int] = {}
     users: Mapping[str, UserStatus] = {}
-    #: groups with live jobs, at most the last ones that began
+    #: groups with live jobs; if there are many, only the groups that began last
     groups: tuple[GroupStatus, ...] = ()
     hosts: tuple[HostStatus, ...] = ()
     #: the last ended jobs of each client, oldest first
     ended: tuple[EndedJob, ...] = ()
     #: cores of a PE, for CPU limits
     threads: int = 1
-    #: time in which waiting for a PE counts as much as twice the priority
+    #: time of waiting for a PE that counts as much as twice the priority
     ageing_s: float = 60.0
     #: number of the generation: from 1, one more each time that ranks are lost, leave or join
     generation: int = 1
@@ -448,10 +448,10 @@ class StatusWatch:
 
 
 def read_seen_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
-    """Return the last status; its time is that of a change seen now if the writer's clock differs from ours.
+    """Return the last status, with its time by our clock even if the writer's clock differs.
 
     If the service's folder is in use but its status seems old or from the future, the status is watched for a
-    change: the service's host may have another clock.
+    change, whose time counts: the service's host may have another clock.
     """
     status = read_status(api_dir)
     if status is None or abs(time.time() - status.time) <= STALE_AFTER_S:

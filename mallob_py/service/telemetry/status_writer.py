@@ -98,7 +98,7 @@ ENDED_MAX = 100
 _DEPENDENCIES_MAX = 20
 _TEXT_MAX = 300
 _PERIOD_S = 1.0
-#: time before writing a status for onlookers at which the ranks are asked
+#: time between asking the ranks and writing a status for onlookers
 _ROLL_LEAD_S = 0.05
 
 
@@ -216,7 +216,7 @@ class StatusWriter:
         write_status(self._api_dir, self.status(now), self._client)
 
     def remove(self) -> None:
-        """Remove the status file, as the client ends."""
+        """Remove the status file, since the client ends."""
         with contextlib.suppress(OSError):
             self._history.flush()
         remove_status(self._api_dir, self._client)
@@ -253,7 +253,7 @@ class StatusWriter:
         return {job: volume for job in self._node.pe.client.jobs if (volume := balancer.volume(job))}
 
     def _others(self, volumes: Mapping[int, int]) -> list[int]:
-        """Return some jobs that do not run: those at work, the best waiting ones, the oldest."""
+        """Return some jobs that do not run: jobs at work, the best waiting jobs, the oldest jobs."""
         others = chain(self._line.at_work(), self._line.first(OTHERS_MAX // 2), self._jobs)
         found = islice((job for job in others if job not in volumes), 2 * OTHERS_MAX)
         return list(dict.fromkeys(found))[:OTHERS_MAX]
@@ -291,14 +291,14 @@ class StatusWriter:
         return self._with_account(status, now)
 
     def _read_of(self, live: LiveJob) -> tuple[int, int]:
-        """Return how far the input file that is being read has been read, and its size."""
+        """Return (bytes already read, size) of the input file that is being read; (0, 0): unknown."""
         if live.state is not JobState.READING or (pid := self._rank.pool.pid_of(live.id)) is None:
             return 0, 0
         far = (bytes_read(pid, path) for path in live.known_file.files)
         return next(filter(None, far), (0, 0))
 
     def _with_account(self, status: JobStatus, now: float) -> JobStatus:
-        """Add the PE's knowledge, if the PE has the job."""
+        """Add what the PE knows of the job, if it has the job."""
         record = self._node.pe.client.jobs.get(status.id)
         if record is None:
             return self._with_former_account(status, now)
@@ -342,7 +342,7 @@ class StatusWriter:
         )
 
     def _state(self, live: LiveJob) -> str:
-        """Return the state of a job for people: the PE's word where the job is there."""
+        """Return the state of a job in a word for people, as the PE sees it if it has the job."""
         record = self._node.pe.client.jobs.get(live.id)
         if record is None or live.state is not JobState.AT_PE:
             return live.state.shown
@@ -352,7 +352,7 @@ class StatusWriter:
         return record.state.shown if live.id in balancer.jobs else "submitted"
 
     def states(self) -> dict[str, int]:
-        """Return the number of jobs in each state: of all, listed or not."""
+        """Return state -> number of jobs, counting all jobs, listed or not."""
         counts: Counter[str] = Counter()
         for state, count in self._jobs.states.items():
             if state is not JobState.AT_PE:

@@ -278,7 +278,7 @@ def test_a_refusal_says_what_a_field_must_be_and_what_is_there(
 def test_a_group_has_a_name_as_a_job_has(group: str) -> None:
     error = refusal(group=group)
     assert (error.field, error.group, error.identity) == ("group", "", "admin.job")
-    assert "it is a name as that of a job" in error.message
+    assert "a group is named like a job" in error.message
 
 
 def test_a_job_is_in_its_group_also_where_it_is_refused() -> None:

@@ -58,7 +58,7 @@ def test_a_job_that_has_its_turn_knows_its_share() -> None:
 def test_a_job_that_cannot_begin_anew_waits_for_one_of_such_jobs() -> None:
     text = told(job("queued", lasting_before=48), states={"queued": 1, "resting": 44, "running": 4})
     assert "It is a revision, or its input comes through a pipe" in text
-    assert "It waits for one of 48 such jobs at work, as many as may be (`--residents`), to end." in text
+    assert "It waits until one of 48 such jobs at work ends; no more of them may be at work" in text
 
 
 # --- before it runs ---------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_a_job_is_queued_for_its_users_limit() -> None:
     users = {"u": UserStatus(30, 4, at_work=20, at_work_max=20, pes_max=4)}
     text = told(job("queued"), users=users)
     assert (
-        "user u may have 20 jobs at work at a time (of 4 PEs at most) and has 20; of 30 live jobs of u"
+        "user u may have 20 jobs at work at a time (on at most 4 PEs) and has 20. Of the 30 live jobs of u"
         in text
     )
 
@@ -117,15 +117,15 @@ def test_a_job_is_queued_where_more_are_at_work_than_could_have_a_pe() -> None:
     others = [other(number, "queued", standing=number / 10) for number in range(5, 13)]
     states = {"running": 8, "waiting": 24, "queued": 9, "held": 3}
     text = told(mine, *others, states=states, users={"u": UserStatus(44, 8, at_work=2, at_work_max=5)})
-    assert "No further job begins now: 32 are at work for 8 PEs, and 9 in the queue." in text
-    assert "Of those that wait, at least 2 stand before it." in text
+    assert "No further job begins now: 32 jobs at work for 8 PEs, 9 in the queue." in text
+    assert "Of the jobs that wait, at least 2 stand before it." in text
 
 
 def test_a_job_is_reading_its_input() -> None:
     text = told(job("reading", reading_s=3.5), other(2, "reading"))
-    assert "being read, or waits for a reader, since 3.5 s, as 1 other input" in text
+    assert "has been read, or waits for a reader, for 3.5 s, along with 1 other input" in text
     text = told(job("reading", reading_s=3.5, read_bytes=67_000_000, input_bytes=375_700_000))
-    assert "Its input is being read since 3.5 s: 67.0 of 375.7 MB." in text
+    assert "Its input has been read for 3.5 s: 67.0 of 375.7 MB." in text
 
 
 def test_a_job_has_just_been_submitted() -> None:
@@ -140,7 +140,7 @@ def test_a_job_waits_for_a_pe_behind_those_of_better_standing() -> None:
     ]
     text = told(mine, *others, pes=2)
     assert "No PE is free for it: 18 jobs want workers and there are 2 PEs" in text
-    assert "Of those that wait, 9 stand before it" in text
+    assert "Of the jobs that wait, 9 stand before it" in text
     assert "60 s of waiting are worth twice the priority" in text
 
 
@@ -154,9 +154,9 @@ def test_a_job_that_waits_for_the_next_epoch_says_so() -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"max_demand": 3, "demand_bound": 3}, "as its max-demand is 3"),
+        ({"max_demand": 3, "demand_bound": 3}, "its max-demand is 3"),
         ({"max_demand": 9, "demand_bound": 3}, "its part of what its user u may have, 5 PEs in all"),
-        ({"wanted": 3}, "as its application wants no more than 3 workers"),
+        ({"wanted": 3}, "its application wants no more than 3 workers"),
     ],
 )
 def test_a_job_has_all_that_it_can_use_and_why_that_is_so_much(fields: dict[str, Any], text: str) -> None:
@@ -182,25 +182,24 @@ def test_a_job_shares_by_priority_what_the_content_ones_leave() -> None:
     text = told(mine, other(2, volume=3, demand=3), other(3, volume=1, demand=8, priority=0.7), pes=7)
     assert "could use 8 workers" in text
     assert "1 job of smaller demand holds 3 of 7 PEs." in text
-    assert "2 jobs, this one included, share 4 PEs by priority: its 2 of 2.7 is a part of 2.96" in text
+    assert "2 jobs, this one included, share 4 PEs by priority: its priority of 2, out of 2.7" in text
+    assert "in all, is a part of 2.96 PEs." in text
 
 
 def test_a_job_has_all_that_the_content_ones_leave() -> None:
-    assert "All that is left, 5 PEs, is its own." in told(
-        job(volume=5, demand=8), other(2, volume=3, demand=3)
-    )
+    assert "It has all PEs that are left: 5." in told(job(volume=5, demand=8), other(2, volume=3, demand=3))
 
 
 def test_a_job_of_low_priority_has_the_one_worker_that_everybody_gets() -> None:
     mine = job(volume=1, demand=8, priority=0.01)
     large = other(2, volume=7, demand=8)
-    assert "the one worker that everybody gets" in told(mine, large)
+    assert "the one worker that every job gets" in told(mine, large)
     assert "1 job of low priority has the one worker" in "\n".join(explain(status_of(mine, large), large))
 
 
 def test_with_as_many_jobs_as_pes_nobody_has_more_than_one() -> None:
     others = [other(number, volume=1, demand=8) for number in range(2, 9)]
-    assert "8 jobs want workers and there are 8 PEs: nobody can have more" in told(
+    assert "8 jobs want workers and there are 8 PEs, so no job can have more" in told(
         job(volume=1, demand=8), *others
     )
 
@@ -220,7 +219,7 @@ def test_the_part_that_is_told_is_the_volume_but_for_rounding(
     for one in jobs:
         text = "\n".join(explain(status_of(*jobs, pes=pes), one))
         if "is a part of" in text:
-            part = float(text.split("is a part of ")[1].split(",")[0])
+            part = float(text.split("is a part of ")[1].split()[0])
             assert abs(part - one.volume) < len(jobs) + 1
         assert ("It has all that it can use" in text) == (one.volume == one.demand)
 
@@ -230,17 +229,17 @@ def test_the_weight_of_its_user_is_told() -> None:
     mine = msgspec.structs.replace(job(volume=1, demand=1, priority=2.5), balanced_priority=1.0)
     text = told(mine, users=users)
     assert (
-        "Its priority 2.5 is part of its user's weight: u has 2 for 3 jobs at work with priorities of 5"
+        "Its priority 2.5 counts as 1: its user u has a weight of 2 for 3 jobs at work, with priorities of 5"
         in text
     )
-    assert "makes 1." in text
+    assert "of 5 in all." in text
 
 
 def test_limits_and_what_is_left_of_them_are_told() -> None:
     mine = job(volume=2, demand=2, wallclock_limit_s=300.0, cpu_limit_s=100.0, running_s=40.0, pe_s=60.0)
     text = told(mine, threads=2)
     assert "wallclock-limit of 5 min leaves it 4 min 20 s" in text
-    assert "cpu-limit of 100 PE-seconds leaves it 40, 10 s with this volume" in text
+    assert "cpu-limit of 100 PE-seconds leaves it 40, enough for 10 s with this volume" in text
 
 
 def test_it_is_told_how_much_of_its_time_a_job_rested_and_which_limit_counts_that() -> None:
@@ -253,13 +252,13 @@ def test_it_is_told_how_much_of_its_time_a_job_rested_and_which_limit_counts_tha
     assert rested in text
     assert "wallclock" not in text
     text = told(job(volume=1, demand=1, time_limit_s=60.0, wallclock_limit_s=90.0, **spent))
-    assert "its time-limit does not count that and its wallclock-limit counts that." in text
+    assert "its time-limit does not count this time and its wallclock-limit counts this time." in text
     assert "rested" not in told(job(volume=1, demand=1, time_limit_s=60.0, running_s=40.0, turns_s=40.0))
     stats = {"used_wallclock_seconds": 40.0, "used_turns_seconds": 10.0}
     ended = {"result": {"outcome": "time-limit"}, "time-limit": "10s", "stats": stats}
     lines = explain_ended("u.n", ended)
     assert "reached its time-limit (10s with a PE)" in lines[0]
-    assert any(line.startswith("It rested") and line.endswith("does not count that.") for line in lines)
+    assert any(line.startswith("It rested") and line.endswith("does not count this time.") for line in lines)
 
 
 # --- ended jobs -------------------------------------------------------------------------------
