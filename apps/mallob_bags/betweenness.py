@@ -1,15 +1,16 @@
 """BC, betweenness centrality: on how many shortest paths of a graph is each vertex?
 
-A vertex's centrality is the sum, over all sources s, of the share of all shortest paths from s that contain
-the vertex (the dependency of s). The bag contains sources; the graph is the payload, generated once for all
-workers.
+A vertex's centrality is the sum, over all sources s, of the vertex's dependency: for each target, the share
+of the shortest paths from s that contain the vertex. The bag contains sources; the graph is the payload,
+generated once for all workers.
 
-The result does not depend on the order of sources: a source's dependencies are floats that each worker
-computes alike, and each is rounded to a multiple of 2^-(62 - 2n) and added as an integer. A vertex is on
+The result does not depend on the order of sources: all workers compute the same floats as dependencies of a
+source, and each dependency is rounded to a multiple of 2^-(62 - 2n) and added as an integer. A vertex is on
 fewer than 4^n paths, so sums of 64 bits do not overflow.
 
-A source of a large graph takes longer than a worker may ignore messages. So it is processed in parts. Its
-intermediate state stays in this process; a worker that receives the bag as bytes restarts the source.
+Processing a source of a large graph takes longer than a worker may ignore messages. So a source is processed
+in parts. Its intermediate state stays in this process; a worker that receives the bag as bytes restarts the
+source.
 
 Source: Brandes, "A Faster Algorithm for Betweenness Centrality" (2001).
 """
@@ -54,7 +55,7 @@ def _advance(
     total: NDArray[np.int64],
     budget: int,
 ) -> int:
-    """Continue a source until about `budget` edges are processed; return the rest of the budget."""
+    """Continue a source until about `budget` edges are processed; return the remaining budget."""
     phase, at, reached = progress[0], progress[1], progress[2]
     if phase == _NONE:
         phase, at, reached = _OUT, 0, 1
@@ -104,7 +105,7 @@ def _advance(
 
 
 class _Desk(NamedTuple):
-    """The arrays per vertex for the current source. Bags in messages have none."""
+    """Arrays for the current source with an element per vertex. Bags in messages have no desk."""
 
     distance: NDArray[np.int32]
     paths: NDArray[np.float64]
@@ -122,7 +123,7 @@ class _Desk(NamedTuple):
 
 
 class BetweennessBag(NumberedBag):
-    """Sources to be processed. Tasks are edges that are looked at, on the way out from a source and back."""
+    """Sources to process. A task is one look at an edge; each edge is looked at on the way out and back."""
 
     def __init__(self, graph: Graph, sources: NDArray[np.int64]) -> None:
         super().__init__(sources)
@@ -168,11 +169,11 @@ class BetweennessBag(NumberedBag):
         return self._source is None and super().is_empty()
 
     def expected_tasks(self) -> float:
-        """Estimate as if each source reached all vertices: every edge and vertex counts twice."""
+        """Estimate the tasks left as if each source reached all vertices: edges and vertices count twice."""
         return 2.0 * (len(self._graph.targets) + len(self._graph.offsets) - 1) * super().expected_tasks()
 
     def to_bytes(self) -> bytes:
-        """Encode the sources, the current one as a whole: no result contains its dependencies yet."""
+        """Encode the sources, including the current one: no result contains its dependencies yet."""
         begun = b"" if self._source is None else np.array([self._source, self._source + 1], "<i8").tobytes()
         return super().to_bytes() + begun
 
@@ -182,7 +183,7 @@ class BetweennessBag(NumberedBag):
 
 
 def fraction_bits(vertices: int) -> int:
-    """Return the number of bits behind the point of sums."""
+    """Return the number of fractional bits of sums."""
     return 62 - 2 * (vertices - 1).bit_length()
 
 
@@ -198,7 +199,7 @@ class BetweennessApplication(BetweennessDeclaration, BagApplication):
         needed, available = size_bytes(n), _available_bytes()
         if needed > available:
             raise InputError(
-                f"a graph of 2^{n} vertices takes {needed >> 20} MiB, and {available >> 20} MiB are free: "
+                f"a graph of 2^{n} vertices takes {needed >> 20} MiB, and {available >> 20} MiB are free; "
                 "choose a smaller 'n'",
                 "configuration",
             )
@@ -230,7 +231,7 @@ def _n(configuration: Mapping[str, Any]) -> int:
 
 
 def _available_bytes() -> int:
-    """Return the available memory of this host."""
+    """Return the available memory of this host [bytes]."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10

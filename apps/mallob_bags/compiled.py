@@ -1,4 +1,4 @@
-"""Kernels, compiled by Numba where it is installed (the extra `fast`), else run by NumPy or Python.
+"""Kernels: compiled by Numba where it is installed (the extra `fast`), else run by NumPy or Python.
 
 Kernels are compiled when their module is imported, and kept on disk for later processes. So the process from
 which workers are forked has compiled kernels, and a new worker begins at once.
@@ -17,25 +17,25 @@ except ImportError:
     HAS_NUMBA = False
 
     def compiled(signature: str) -> Callable[[F], F]:
-        """Return a function as it is, for runs without Numba."""
+        """Return a decorator that leaves the function unchanged."""
         return lambda function: function
 
     def inlined(function: F) -> F:
-        """Return a function as it is."""
+        """Leave the function unchanged."""
         return function
 
 else:
     HAS_NUMBA = True
 
     def compiled(signature: str) -> Callable[[F], F]:
-        """Compile for arguments of these types (in Numba's notation), or load the kept code."""
+        """Compile a function for arguments of these types (in Numba's notation), or load its kept code."""
         return cast(Callable[[F], F], numba.njit(signature, cache=True, error_model="numpy"))
 
     def inlined(function: F) -> F:
-        """Make a function a part of compiled functions of the same module."""
+        """Inline a function into the compiled functions of its module."""
         return cast(F, numba.njit(forceinline=True)(function))
 
 
 def kernel(otherwise: str) -> str:
-    """Return the name of what runs the kernels here, for replies; `otherwise`: without Numba."""
+    """Name what runs the kernels of this process, for replies: Numba, or else `otherwise`."""
     return "numba" if HAS_NUMBA else f"{otherwise}, slower than numba, which the extra 'fast' installs"

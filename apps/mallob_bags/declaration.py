@@ -1,4 +1,4 @@
-"""The declarations of these bags for commands and the service; importing it loads neither NumPy nor Numba."""
+"""The declarations of these bags for commands and the service. This module imports no NumPy and no Numba."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ class BetweennessDeclaration(BagDeclaration):
     name: ClassVar[str] = "BC"
     options: ClassVar[tuple[JobOption, ...]] = (
         _option("n", "N", "the graph has 2^N vertices (default 10)"),
-        _option("seed", "S", "which random graph (default 2)"),
+        _option("seed", "S", "seed of the random graph (default 2)"),
     )
 
 
 class PiDeclaration(BagDeclaration):
     name: ClassVar[str] = "PI"
     options: ClassVar[tuple[JobOption, ...]] = (
-        _option("points", "N", "how many points are drawn (default 1000000000)"),
-        _option("seed", "S", "which points (default 1)"),
+        _option("points", "N", "number of points that are drawn (default 1000000000)"),
+        _option("seed", "S", "seed of the random points (default 1)"),
     )
 
 
 class QueensDeclaration(BagDeclaration):
     name: ClassVar[str] = "QUEENS"
     options: ClassVar[tuple[JobOption, ...]] = (
-        _option("n", "N", "how many queens on a board of N x N; needed", whole_number(1)),
+        _option("n", "N", "number of queens, on a board of N x N (required)", whole_number(1)),
     )
 
 
 class UtsDeclaration(BagDeclaration):
     name: ClassVar[str] = "UTS"
     options: ClassVar[tuple[JobOption, ...]] = (
-        _option("type", "TYPE", "geometric (the default), binomial or hybrid", str),
-        _option("shape", "SHAPE", "of geometric trees: fixed (the default), linear or cyclic", str),
-        _option("depth", "D", "of geometric trees (default 10)", whole_number(1)),
-        _option("branching", "B", "children of the root, on average (default 4)", _real),
-        _option("seed", "S", "which tree (default 19)"),
-        _option("q", "Q", "of binomial trees: how likely a node has children (default 0.15)", _real),
-        _option("m", "M", "of binomial trees: how many children (default 4)"),
+        _option("type", "TYPE", "type of the tree: geometric (the default), binomial or hybrid", str),
+        _option("shape", "SHAPE", "shape of a geometric tree: fixed (the default), linear or cyclic", str),
+        _option("depth", "D", "depth of a geometric tree (default 10)", whole_number(1)),
+        _option("branching", "B", "mean number of the root's children (default 4)", _real),
+        _option("seed", "S", "seed of the tree (default 19)"),
+        _option("q", "Q", "binomial trees: probability that a node has children (default 0.15)", _real),
+        _option("m", "M", "binomial trees: number of children of such a node (default 4)"),
     )

@@ -1,8 +1,8 @@
-"""Random graphs whose degrees differ as in real graphs (R-MAT).
+"""Random graphs (R-MAT) whose degrees are distributed as in real graphs.
 
-Each bit of an edge's two ends is sampled with probabilities a, b, c, d for (0, 0), (0, 1), (1, 0), (1, 1).
-Loops and repeated edges stay. The random numbers come from a counter-based stream: the k-th number is a hash
-of seed and k.
+For each bit of the vertex numbers, the bits of an edge's two ends are (0, 0), (0, 1), (1, 0) or (1, 1) with
+probabilities a, b, c, d. Loops and repeated edges stay. The random numbers come from a counter-based stream:
+the k-th number is a hash of seed and k.
 
 Source: Chakrabarti, Zhan, Faloutsos, "R-MAT: A Recursive Model for Graph Mining" (SDM 2004); stream: Steele,
 Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (2014), with the finalizer of MurmurHash3.
@@ -20,7 +20,7 @@ _A, _B, _C, _D = 0.55, 0.1, 0.1, 0.25
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _33, _11 = np.uint64(33), np.uint64(11)
-#: the memory per edge while a graph is generated
+#: memory needed per edge while a graph is generated
 _BYTES_PER_EDGE = 48
 
 
@@ -32,7 +32,7 @@ class Graph(NamedTuple):
 
 
 def size_bytes(scale: int) -> int:
-    """Estimate the bytes needed to generate a graph of 2^scale vertices."""
+    """Estimate the memory needed to generate a graph of 2^scale vertices."""
     return _BYTES_PER_EDGE * EDGES_PER_VERTEX << scale
 
 
@@ -52,7 +52,7 @@ def rmat(scale: int, seed: int) -> Graph:
 
 
 def uniform(seed: int, first: int, count: int) -> NDArray[np.float64]:
-    """Return the numbers of the stream from index `first` on, uniform in [0, 1)."""
+    """Return `count` numbers of the stream from index `first` on, uniform in [0, 1)."""
     z = np.arange(first + 1, first + count + 1, dtype=np.uint64)
     z *= _GOLDEN
     z += np.uint64(seed)

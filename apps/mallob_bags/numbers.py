@@ -1,4 +1,4 @@
-"""The values in configurations of bags: numbers within bounds, words. InputErrors name the field."""
+"""Checks of values in configurations of bags: numbers within bounds, words. InputErrors name the key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mallob_py.kit import InputError
 
 
 def refuse_unknown(configuration: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Reject unknown keys: a misspelt key would leave its default in force."""
+    """Reject unknown keys: if a key is misspelt, its default must not hold unnoticed."""
     for key in configuration:
         if key not in known:
             raise InputError(f"unknown key '{key:.40}'; known are {', '.join(known)}", "configuration")
@@ -19,10 +19,10 @@ def refuse_unknown(configuration: Mapping[str, Any], known: Sequence[str]) -> No
 def whole_number(
     configuration: Mapping[str, Any], key: str, least: int, most: int, default: int | None = None
 ) -> int:
-    """Return the integer at `key`, which is required unless there is a default."""
+    """Return the integer of `key`. The key is required unless there is a default."""
     value = configuration.get(key, default)
     if value is None:
-        raise InputError(f"'{key}' is missing: a whole number from {least} to {most}", "configuration")
+        raise InputError(f"'{key}' is missing; give a whole number from {least} to {most}", "configuration")
     if isinstance(value, str) and value.lstrip("-").isdecimal():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
@@ -35,7 +35,7 @@ def whole_number(
 def real_number(
     configuration: Mapping[str, Any], key: str, least: float, most: float, default: float
 ) -> float:
-    """Return the number at `key`."""
+    """Return the number of `key`."""
     value = configuration.get(key, default)
     if isinstance(value, str):
         try:
@@ -51,7 +51,7 @@ def real_number(
 
 
 def chosen(configuration: Mapping[str, Any], key: str, words: Sequence[str], default: str) -> str:
-    """Return the word at `key`, which must be one of the given words."""
+    """Return the word of `key`, which must be one of `words`."""
     value = configuration.get(key, default)
     if value not in words:
         raise InputError(f"'{key}' must be one of {', '.join(words)}, not {value!r:.40}", "configuration")

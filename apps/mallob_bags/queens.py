@@ -15,7 +15,7 @@ from mallob_py.kit import Payload
 from mallob_py.kit.bags import Bag, BagApplication
 
 N_MAX = 30
-#: the number of remaining rows from which a board is not shared any more
+#: number of remaining rows at or below which a board is not given to another worker
 ROWS_NOT_SHARED = 5
 
 
@@ -23,7 +23,8 @@ ROWS_NOT_SHARED = 5
 def _expand(stack: NDArray[np.int64], size: int, count: int, n: int, found: NDArray[np.int64]) -> int:
     """Replace up to `count` boards of the stack by their successors; return the new size of the stack.
 
-    A board is (occupied columns, diagonals, other diagonals): bits that the next row must avoid.
+    A board is three bit sets of columns that the next row must avoid: for the columns, the diagonals and the
+    other diagonals of its queens.
     """
     full = (1 << n) - 1
     done = 0
@@ -52,7 +53,7 @@ class QueensBag(Bag):
     def __init__(self, n: int, boards: NDArray[np.int64]) -> None:
         self._n = n
         self._size = len(boards)
-        #: enough places: a board of n rows leaves at most n - 1 successors of each of its predecessors
+        #: the stack, large enough: in each of n rows at most n - 1 further successors wait
         self._stack = np.zeros((len(boards) + n * n + 1, 3), dtype=np.int64)
         self._stack[: self._size] = boards
         self._found = np.zeros(2, dtype=np.int64)
@@ -62,7 +63,7 @@ class QueensBag(Bag):
         return int(self._found[1])
 
     def split(self) -> QueensBag | None:
-        """Split off every other board with enough remaining rows."""
+        """Split off every second board with more than ROWS_NOT_SHARED remaining rows."""
         boards = self._stack[: self._size]
         filled = np.bitwise_count(boards[:, 0]).astype(np.int64)
         large = np.flatnonzero(self._n - filled > ROWS_NOT_SHARED)

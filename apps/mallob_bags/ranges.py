@@ -1,4 +1,4 @@
-"""Bags whose tasks are numbered from the start: sources of a graph, chunks of a sample."""
+"""Bags of numbered tasks that make no new tasks: sources of a graph, chunks of a sample."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mallob_py.kit.bags import Bag
 
 
 class NumberedBag(Bag):
-    """A bag of integers, kept as ranges: rows (first, behind the last). A subclass performs the tasks."""
+    """A bag of task numbers, kept as ranges: rows (first, last + 1). A subclass does the tasks."""
 
     def __init__(self, ranges: NDArray[np.int64]) -> None:
         self._ranges = [(int(first), int(end)) for first, end in ranges if first < end]
 
     @abstractmethod
     def _with(self, ranges: NDArray[np.int64]) -> Self:
-        """Return a bag of the same kind with these ranges."""
+        """Make a bag of the same kind with these ranges."""
 
     def take(self, count: int) -> range:
-        """Remove at most `count` tasks, which the caller must perform now."""
+        """Remove and return at most `count` tasks. The caller must do them at once."""
         if not self._ranges:
             return range(0)
         first, end = self._ranges.pop()
@@ -35,7 +35,7 @@ class NumberedBag(Bag):
         return self._without(self._open() // 2)
 
     def split_into(self, parts: int) -> list[Bag]:
-        """Split into bags of equal size; this bag keeps one of the parts."""
+        """Split off bags of equal size; this bag keeps a part of that size."""
         each = self._open() // (parts + 1)
         bags = [self._without(max(1, each)) for _ in range(min(parts, self._open() - 1))]
         return [bag for bag in bags if bag is not None]

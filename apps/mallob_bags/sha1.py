@@ -1,9 +1,9 @@
-"""SHA-1 of many short messages side by side: the children of nodes of UTS trees.
+"""SHA-1 of many short messages side by side: the states of children in UTS trees.
 
-The message is the 20 bytes of a node's state and the number of a child: one block of SHA-1, whose padding is
-known. A step of SHA-1 here takes numbers or whole arrays. Compiled, it is the body of a loop over `LANES`
-messages, which LLVM turns into vector instructions, whatever width the machine has (AVX2: eight at a time;
-AVX-512: sixteen); without Numba, NumPy takes steps on whole arrays.
+A message is the 20 bytes of a node's state and the number of a child: one block of SHA-1, whose padding is
+known. The functions for SHA-1's steps take numbers or whole arrays. With Numba they are compiled as the body
+of a loop over `LANES` messages, which LLVM turns into vector instructions of the machine's width (AVX2: 8
+messages at a time; AVX-512: 16); without Numba, NumPy computes each step on whole arrays.
 
 Source: FIPS 180-4; the trees are those of Olivier et al., "UTS: An Unbalanced Tree Search Benchmark".
 """
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from mallob_bags.compiled import HAS_NUMBA, compiled, inlined
 
-#: the messages per iteration of the compiled loop: one AVX-512 register, two of AVX2
+#: number of messages in the compiled loop: their words fill one register of AVX-512, or two of AVX2
 LANES = 16
 
-#: a 32-bit word or an array of words; Numba widens sums, so each sum must be cut to 32 bits again
+#: a 32-bit word or an array of words. Numba widens sums, so `word` must cut each sum to 32 bits again
 Word: TypeAlias = Any
 Words: TypeAlias = tuple[Word, ...]
 if HAS_NUMBA:
@@ -29,12 +29,12 @@ if HAS_NUMBA:
 else:
 
     def word(value: Word) -> Word:  # type: ignore[no-redef]
-        """Return the value as it is: NumPy keeps 32 bits."""
+        """Return the value unchanged, because NumPy keeps 32 bits."""
         return value
 
 
 _START = tuple(map(np.uint32, (0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0)))
-#: the rest of a message's block: a bit, zeros, and the length of the message in bits
+#: the remainder of a message's block: a bit, zeros, and the length of the message in bits
 _PADDING = tuple(map(np.uint32, (0x80000000, 0, 0, 0, 0, 0, 0, 0, 0, 192)))
 _K0, _K1, _K2, _K3 = map(np.uint32, (0x5A827999, 0x6ED9EBA1, 0x8F1BBCDC, 0xCA62C1D6))
 _1, _2, _5, _27, _30, _31 = map(np.uint32, (1, 2, 5, 27, 30, 31))
@@ -71,7 +71,7 @@ def _majority(b: Word, c: Word, d: Word) -> Word:
 
 
 def _five(mix: Callable[[Word, Word, Word], Word], k: Word) -> Callable[[Words, Words], Words]:
-    """Return five rounds with this function and constant; afterwards each word is in its place again."""
+    """Return a function for five rounds with `mix` and `k`, after which the words' order is as before."""
 
     @inlined
     def five(s: Words, w: Words) -> Words:
@@ -90,14 +90,14 @@ def _five(mix: Callable[[Word, Word, Word], Word], k: Word) -> Callable[[Words, 
     return five
 
 
-#: the rounds 0 to 19, 20 to 39, 40 to 59, 60 to 79, five at a time
+#: five of the rounds 0 to 19, 20 to 39, 40 to 59 and 60 to 79
 _five_0, _five_1 = _five(_choice, _K0), _five(_parity, _K1)
 _five_2, _five_3 = _five(_majority, _K2), _five(_parity, _K3)
 
 
 @inlined
 def _next_16(w: Words) -> Words:
-    """Return the next 16 words of the message schedule."""
+    """Compute the next 16 words of the message schedule."""
     w00 = _left_1(w[13] ^ w[8] ^ w[2] ^ w[0])
     w01 = _left_1(w[14] ^ w[9] ^ w[3] ^ w[1])
     w02 = _left_1(w[15] ^ w[10] ^ w[4] ^ w[2])
@@ -119,8 +119,8 @@ def _next_16(w: Words) -> Words:
 
 @inlined
 def _child(state: Words, number: Word) -> Words:
-    """Return the state of a child."""
-    # Blocks of the schedule are computed when they are needed, so that arrays stay within caches.
+    """Compute the state of child `number` of a node."""
+    # Each block of the schedule is computed just before its use, so that arrays stay within caches.
     w = state + (number,) + _PADDING  # noqa: RUF005 (Numba unpacks no tuples)
     s = _five_0(_START, w[0:5])
     s = _five_0(s, w[5:10])
@@ -153,7 +153,7 @@ def _child(state: Words, number: Word) -> Words:
 
 @compiled("void(u4[:,::1], u4[:,::1])")
 def hash_lanes(parents: NDArray[np.uint32], children: NDArray[np.uint32]) -> None:
-    """Hash `LANES` children. `parents`: 6 rows (state, number of the child); `children`: 5 rows (state)."""
+    """Hash `LANES` children. `parents` has 6 rows: state, child's number; `children` gets 5 rows: state."""
     for j in range(LANES):
         state = (parents[0, j], parents[1, j], parents[2, j], parents[3, j], parents[4, j])
         s = _child(state, parents[5, j])

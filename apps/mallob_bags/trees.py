@@ -1,15 +1,15 @@
 """The trees of UTS: a node's number of children, by its depth and the last word of its state.
 
-The state of a node at depth d determines its number of children: v = last word & 0x7fffffff is uniform. In
-geometric trees, the mean b(d) depends on the shape and the number is int(log(1 - v / 2^31) / log(b / (1 +
-b))). In binomial trees, the root has `branching` children and any other node has m children with probability
-q, else none. Hybrid trees are geometric in their upper half and binomial below.
+The state of a node at depth d determines its number of children by v = last word & 0x7fffffff, which is
+uniform. In geometric trees, the mean b(d) depends on the shape and the number is int(log(1 - v / 2^31) /
+log(b / (1 + b))). In binomial trees, the root has `branching` children and any other node has m children with
+probability q, else no children. Hybrid trees are geometric in their upper half and binomial below.
 
-Numbers of children are looked up: for each depth, a `ChildTable` contains the values of v from which on there
-is one child more. The table is computed with the formula itself, so that even rounding is the same.
+Numbers of children are looked up in a `ChildTable`: for each depth it contains the values of v from which on
+a node has one child more. The formula itself computes the table, so that even rounding is the same.
 
-Source: Olivier et al., "UTS: An Unbalanced Tree Search Benchmark" (LCPC 2006), and its C program, whose limit
-of 100 children per node holds here too.
+Source: Olivier et al., "UTS: An Unbalanced Tree Search Benchmark" (LCPC 2006). The limit of 100 children per
+node is the one of that paper's C program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 CHILDREN_MAX = 100
 _V_END = 1 << 31
-#: the shift to the upper bits of v, which determine where the search in a table begins
+#: number of bits by which v is shifted to get its bin, at which the search in a table begins
 BIN_SHIFT = 21
 _BINS = _V_END >> BIN_SHIFT
 
@@ -47,7 +47,7 @@ class Shape(Enum):
 
 @dataclass(frozen=True)
 class Tree:
-    """A tree. `depth`: for geometric trees (for cyclic ones: a period); q and m: for binomial trees."""
+    """A tree. `depth` is for geometric trees (the period of cyclic trees), q and m are for binomial trees."""
 
     type: TreeType = TreeType.GEOMETRIC
     shape: Shape = Shape.FIXED
@@ -58,11 +58,11 @@ class Tree:
     m: int = 4
 
     def is_geometric_at(self, depth: int) -> bool:
-        """Return whether nodes at this depth have a geometric number of children."""
+        """Tell whether the numbers of children of nodes at this depth are geometrically distributed."""
         return self.type is TreeType.GEOMETRIC or (self.type is TreeType.HYBRID and 2 * depth < self.depth)
 
     def mean_children(self, depth: int) -> float:
-        """Return b(d), where the tree is geometric."""
+        """Return b(depth), the mean number of children at a depth where the tree is geometric."""
         if depth == 0:
             return self.branching
         match self.shape:
@@ -77,24 +77,25 @@ class Tree:
 
 
 class ChildTable(NamedTuple):
-    """Numbers of children by the depth of a node; the last row holds for all greater depths, too.
+    """Numbers of children by the depth of a node. Rows are depths; the last row holds for greater depths,
+    too.
 
-    For a node with v, the number of thresholds at or below v is the index in `children`; `first` is the index
-    at which the count begins, by the upper bits of v.
+    The index in `children` for a node with v is the number of thresholds at or below v. Counting may begin
+    with `first`, the number for the least v with the same upper bits.
     """
 
     thresholds: NDArray[np.uint32]
     children: NDArray[np.int64]
     first: NDArray[np.uint8]
-    #: whether no node at this depth can have children
+    #: whether no node at the depth can have children
     is_leaf: NDArray[np.bool_]
-    #: the expected number of nodes of the tree below a node, with the node itself
+    #: expected number of nodes of the tree from a node on, including the node
     size: NDArray[np.float64]
 
 
 @cache
 def child_table(tree: Tree) -> ChildTable:
-    """Return the table of a tree. It is cached, as many bags of the same tree arrive."""
+    """Return the table of a tree. The table is cached, because many bags of the same tree arrive."""
     depths = _depths(tree)
     thresholds = np.full((depths, CHILDREN_MAX + 1), _V_END, dtype=np.uint32)
     children = np.zeros((depths, CHILDREN_MAX + 2), dtype=np.int64)
@@ -119,7 +120,7 @@ def child_table(tree: Tree) -> ChildTable:
 
 
 def _depths(tree: Tree) -> int:
-    """Return the number of depths with different distributions."""
+    """Return the number of depths at which the numbers of children have different distributions."""
     match tree.type:
         case TreeType.BINOMIAL:
             return 1
@@ -130,7 +131,7 @@ def _depths(tree: Tree) -> int:
 
 
 def children_of_root(tree: Tree, table: ChildTable, last_word: int) -> int:
-    """Return the number of the root's children; in a binomial tree, a parameter sets it."""
+    """Return the number of the root's children; in a binomial tree, `branching` is the number."""
     if tree.type is TreeType.BINOMIAL:
         return int(tree.branching)
     v = last_word & (_V_END - 1)
@@ -139,7 +140,7 @@ def children_of_root(tree: Tree, table: ChildTable, last_word: int) -> int:
 
 @cache
 def geometric_thresholds(b: float) -> list[int]:
-    """Return the least v with at least 1, 2, ... children for the mean b, as far as there are such v."""
+    """Return, for the mean b, the smallest v with 1 child, with 2 children, ..., as long as such v exist."""
     if b <= 0.0:
         return []
     p = 1.0 / (1.0 + b)
@@ -154,7 +155,7 @@ def geometric_thresholds(b: float) -> list[int]:
 
 
 def _first_at_least(bound: float, rising: Callable[[int], float], near: int) -> int:
-    """Return the least v at which a rising function reaches a bound; the search begins at `near`."""
+    """Return the smallest v at which a rising function reaches a bound; the search begins at `near`."""
     v = min(max(near, 0), _V_END - 1)
     while v > 0 and rising(v - 1) >= bound:
         v -= 1

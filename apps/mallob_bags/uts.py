@@ -1,9 +1,9 @@
 """UTS, unbalanced tree search: how many nodes has a tree that is generated while it is searched?
 
-A node is a SHA-1 state, and its children's states are hashes of the node and their numbers (`sha1`), so that
-a tree is the same everywhere although no memory contains it. `trees` defines a node's number of children. The
-bag is a stack of nodes with the range of their unsearched children. Children at the depth where all nodes are
-leaves are counted without being hashed.
+A node is a SHA-1 state. The state of its child is a hash of the node's state and the child's number (`sha1`),
+so all workers generate the same tree, although no memory contains it. `trees` defines a node's number of
+children. The bag is a stack of nodes with the ranges of their unsearched children. Children at the depth
+where all nodes are leaves are counted without being hashed.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from mallob_bags.trees import (
 from mallob_py.kit import InputError, Payload
 from mallob_py.kit.bags import Bag, BagApplication
 
-#: numbers of nodes and leaves, and depth
+#: number of nodes, number of leaves, greatest depth
 Counts: TypeAlias = tuple[int, int, int]
 Rows: TypeAlias = NDArray[np.uint32]
 
 DEPTH_MAX = 100
-#: the largest number of children of a binomial tree's root
+#: greatest number of children of a binomial tree's root
 BRANCHING_MAX = 1_000_000
-#: q times m from which on binomial trees count as endless (one of the well-known trees has 1.00007)
+#: q times m above which binomial trees are refused as endless (a well-known tree has 1.00007)
 CRITICAL = 1.001
 SEED_MAX = 2**31 - 1
-#: the expected number of nodes below which a bag is not worth a message
+#: expected number of nodes below which a bag is not worth a message
 NODES_NOT_SHARED = 20_000
 
-# Row of the stack: the state (5 words), the depth, and the range of unsearched children (lower, upper).
+# A row of the stack: the state (5 words), the depth, and the range of unsearched children (lower, upper).
 _DEPTH, _LOWER, _UPPER, _WORDS = 5, 6, 7, 8
 _V_BITS = 0x7FFFFFFF
-#: the number of children hashed at once without Numba
+#: number of children hashed at once without Numba
 _BATCH = 16384
 
 
@@ -65,7 +65,7 @@ def _expand(
     is_leaf: NDArray[np.bool_],
     counts: NDArray[np.int64],
 ) -> int:
-    """Search children until `count` nodes are counted or the stack is full; return the stack's size."""
+    """Search children until `count` nodes are counted or the stack is full; return the stack's new size."""
     parents, states = np.zeros((6, LANES), dtype=np.uint32), np.zeros((5, LANES), dtype=np.uint32)
     depths = np.zeros(LANES, dtype=np.int64)
     last_depth = len(is_leaf) - 1
@@ -120,7 +120,7 @@ def _expand(
 def _expand_arrays(
     stack: NDArray[np.uint32], size: int, table: ChildTable, counts: NDArray[np.int64]
 ) -> Rows:
-    """Process one batch with NumPy. Return the rest of the stack, and the children that have children."""
+    """Search one batch of children with NumPy. Return the new stack, with the children that have children."""
     rows = stack[max(0, size - _BATCH) : size][::-1]
     is_open = (rows[:, _UPPER] - rows[:, _LOWER]).astype(np.int64)
     before = np.cumsum(is_open) - is_open
@@ -158,7 +158,7 @@ def _expand_arrays(
 
 @compiled("f8(u4[:,::1], i8, f8[::1])")
 def _expected_nodes(stack: Rows, size: int, expected_size: NDArray[np.float64]) -> float:
-    """Return the expected number of nodes of the trees below all open children."""
+    """Return the expected number of nodes of the trees from all unsearched children on."""
     nodes = 0.0
     for at in range(size):
         row = min(np.int64(stack[at, 5]) + 1, np.int64(len(expected_size) - 1))
@@ -168,10 +168,9 @@ def _expected_nodes(stack: Rows, size: int, expected_size: NDArray[np.float64]) 
 
 @compiled("UniTuple(i8, 2)(u4[:,::1], i8, u4[:,::1])")
 def _give_half(stack: Rows, size: int, given: Rows) -> tuple[int, int]:
-    """Move half of each node's unsearched children to `given`; of the nodes with one, move every other
-    node's.
+    """Move half of each node's unsearched children to `given`. Of nodes with one child, move every second.
 
-    Return the numbers of remaining and of moved rows.
+    Return the number of remaining rows and the number of moved rows.
     """
     left, gone, gives_single = 0, 0, False
     for at in range(size):
@@ -194,7 +193,7 @@ def _give_half(stack: Rows, size: int, given: Rows) -> tuple[int, int]:
 class UtsBag(Bag):
     """Nodes with unsearched children, as a stack with the deepest node on top.
 
-    The root itself, which has no parent, is in the stack without children until it is searched.
+    The root is no node's child, so it is in the stack with an empty range of children until it is searched.
     """
 
     def __init__(self, tree: Tree, table: ChildTable, rows: Rows) -> None:
@@ -244,7 +243,7 @@ class UtsBag(Bag):
             self._size = 0
 
     def split(self) -> UtsBag | None:
-        """Split off half of each node's unsearched children; of the nodes with one, every other node's."""
+        """Split off half of each node's unsearched children; of nodes with one child, every second node's."""
         if self.expected_tasks() < NODES_NOT_SHARED:
             return None
         given = np.empty((self._size, _WORDS), dtype=np.uint32)
@@ -297,13 +296,14 @@ class UtsApplication(UtsDeclaration, BagApplication):
 
 @lru_cache(maxsize=8)
 def _checked_tree(configuration: tuple[tuple[str, Any], ...]) -> Tree:
-    """Return the tree of a checked configuration. It is cached, as many bags of the same tree arrive."""
+    """Return the tree of a checked configuration. It is cached, because many bags of the same tree arrive."""
     return tree_of(dict(configuration))
 
 
 def tree_of(configuration: Mapping[str, Any]) -> Tree:
-    """Return the tree of a configuration. Fields that do not apply to its type may have any value within
-    bounds. Raises InputError.
+    """Return the tree of a configuration. Raises InputError.
+
+    Keys that have no effect on the tree's type may have any value within bounds.
     """
     tree_type = TreeType(chosen(configuration, "type", [each.value for each in TreeType], "geometric"))
     is_binomial = tree_type is TreeType.BINOMIAL
@@ -320,6 +320,6 @@ def tree_of(configuration: Mapping[str, Any]) -> Tree:
     )
     if tree_type is not TreeType.GEOMETRIC and tree.q * tree.m > CRITICAL:
         raise InputError(
-            f"'q' times 'm' is {tree.q * tree.m:g}: above {CRITICAL:g} a tree does not end", "configuration"
+            f"'q' times 'm' is {tree.q * tree.m:g}; above {CRITICAL:g} a tree has no end", "configuration"
         )
     return tree

@@ -1,4 +1,4 @@
-"""The application CALLS: a job consists of workers, which fetch calls from the executor that needs them."""
+"""The application CALLS: the workers of a job connect to an executor, which sends them calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mallob_py.kit import Application, InputError, JobInput, Payload, Result, Wo
 
 
 class CallsApplication(CallsDeclaration, Application):
-    """The application CALLS. Its configuration is an executor's and contains the executor's address."""
+    """The application CALLS. An executor writes the configuration, which contains the executor's address."""
 
     def check(self, configuration: Mapping[str, Any]) -> None:
         _meeting(configuration)
@@ -33,6 +33,6 @@ def _meeting(configuration: Mapping[str, Any]) -> Meeting:
         return msgspec.convert(configuration, Meeting)
     except msgspec.ValidationError as error:
         raise InputError(
-            f"a job of CALLS comes from an executor of Python's, not from a file of one's own ({error})",
+            f"a job of CALLS comes from an executor in Python; do not write its job file yourself ({error})",
             "configuration",
         ) from None

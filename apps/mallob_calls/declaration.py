@@ -1,4 +1,4 @@
-"""The declaration of CALLS, for processes that do not run it."""
+"""The declaration of CALLS, for processes that do not run the application."""
 
 from __future__ import annotations
 

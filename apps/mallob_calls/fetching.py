@@ -1,4 +1,4 @@
-"""Shared objects in a worker: opened where another process of the host has the object, else received."""
+"""Shared objects in a worker: opened if another process of the host has the object, else received."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from mallob_py.kit.calls.wire import Buffer
 
 
 class Fetcher:
-    """Fetches shared objects for calls; `fetch` waits in any thread for what `take` gets in another one."""
+    """Fetcher of shared objects for calls: `fetch` waits in any thread until another thread calls `take`."""
 
     def __init__(self, send: Callable[[messages.FromWorker], None], client_user: int) -> None:
         self._send = send
-        #: users who may have made a region that is opened here
+        #: ids of the users whose regions may be opened
         self._users = {os.geteuid(), client_user}
         self._mutex = threading.Lock()
+        #: mark of an object that is being fetched -> its region
         self._wanted: dict[str, Future[sharing.Region]] = {}
 
     def fetch(self, mark: str) -> sharing.Region:
@@ -35,7 +36,7 @@ class Fetcher:
         return future.result()
 
     def take(self, message: messages.Found, buffers: Sequence[Buffer]) -> None:
-        """Take the executor's answer."""
+        """Take in the executor's answer."""
         mark = message.mark
         try:
             if message.pid:

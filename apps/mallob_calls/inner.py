@@ -1,12 +1,12 @@
 """Calls that a running call submits: done by a thread of this process, and by other idle workers.
 
 Each executor that is created within a call is a pool with one thread, so that a call that waits for its calls
-always continues, however deep calls are nested. Waiting calls are offered to the outer executor. It fetches
-some of them when workers are idle, and returns their outcomes. The outer executor handles the loss of a
-worker: in this process the calls are just not answered yet.
+always continues, however deep calls are nested. The pools offer waiting calls to the outer executor. It
+fetches some of these calls when workers are idle, and sends back their outcomes. If it loses a worker, it has
+the calls done again; this process just waits longer for the outcomes.
 
-Function and arguments are pickled when a call is submitted, and its result when the call returns, on any
-worker. A call that cannot be pickled is done in this process with the objects themselves.
+The function and the arguments are pickled when a call is submitted, and its result when the call returns, on
+any worker. A call that cannot be pickled is done in this process with the objects themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mallob_py.kit.calls.wire import Buffer
 
 
 class _Entry(NamedTuple):
-    """A call that was submitted; `pickled` is None if no other process can do the call."""
+    """A submitted call. `pickled` is the function, or None if no other process can do the call."""
 
     function: Callable[..., Any]
     pickled: values.Pickled | None
@@ -35,14 +35,14 @@ class _Entry(NamedTuple):
 
 
 class Pools:
-    """All pools of a worker's process; used by several threads."""
+    """All pools of a worker's process. Several threads use this object."""
 
     def __init__(self, send: Callable[..., None]) -> None:
         self._send = send
         self._mutex = threading.Lock()
         self.deliverer = Deliverer("mallob-py-inner-results")
         self._pools: list[_Pool] = []
-        #: calls that other workers do, by group
+        #: group -> calls that were given to other workers
         self._away: dict[int, list[_Entry]] = {}
         self._groups = 0
         self._offered = 0
@@ -55,7 +55,7 @@ class Pools:
         return pool
 
     def offer(self, is_news: bool = False) -> None:
-        """Offer the waiting calls to other workers if their number has changed by a factor of two."""
+        """Offer waiting calls to other workers if their number has doubled or halved, or if it `is_news`."""
         with self._mutex:
             count = sum(len(pool.waiting) for pool in self._pools)
             if not is_news and not (count >= 2 * self._offered or count * 2 < self._offered):
@@ -66,7 +66,7 @@ class Pools:
         self._send(messages.Offered(count))
 
     def give(self, count: int) -> None:
-        """Give up to `count` calls of one function to other workers."""
+        """Give at most `count` calls, all of one function, to other workers."""
         entries: list[_Entry] = []
         with self._mutex:
             for pool in self._pools:
@@ -139,7 +139,7 @@ class _Pool:
         self._news.release()
 
     def take_last(self, others: Sequence[_Entry]) -> _Entry | None:
-        """Remove the last call if it has the function of the earlier ones; None if there is no such call."""
+        """Remove and return the last waiting call if it can be given away and its function is `others`'."""
         try:
             entry = self.waiting.pop()
         except IndexError:
@@ -164,7 +164,7 @@ class _Pool:
 
 
 def _outcome(entry: _Entry) -> tuple[bool, Any]:
-    """Do a call here. Return whether it has returned, and a snapshot of its result or the exception."""
+    """Do a call. Return True and a snapshot of its result, or False and the exception that it raised."""
     try:
         function, known = entry.function, entry.pickled
         if known is not None and not known.is_kept:
@@ -186,7 +186,7 @@ class _Itself(NamedTuple):
 
 
 def _deliver(entry: _Entry, is_ok: bool, value: Any) -> None:
-    """Set the outcome of a future; an exception is an object, or dumped."""
+    """Set the outcome of a call's future. An exception is given as an object or dumped."""
     if is_ok:
         try:
             result = value.value if isinstance(value, _Itself) else values.restored(value)

@@ -1,12 +1,12 @@
 """A worker of calls: the main thread runs calls, a second thread exchanges messages with executor and job.
 
 So the executor can recall waiting calls while a call runs, and a call may use functions that only main
-threads may use. Calls of a batch arrive together. Their results are returned together, but finished results
-wait at most 10 ms. No two calls share argument objects, and each result is pickled when its call returns.
+threads may use. Calls of a batch arrive together. Their results are sent together, but a finished result
+waits at most 10 ms. No two calls share argument objects, and each result is pickled when its call returns.
 
 A call whose result is not wanted any more is interrupted as by Ctrl-C. If it continues, the process ends.
 
-A worker that is suspended or killed needs no handover: the executor knows which calls it had.
+A worker that is suspended or killed hands over nothing, because the executor knows which calls it had.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ from mallob_py.kit.declaration import DONE, UNKNOWN
 if TYPE_CHECKING:
     from mallob_calls.inner import Pools
 
-#: the time that a finished result waits at most for the rest of its batch
+#: longest time that a finished result waits for the other results of its batch
 _FLUSH_S = 0.01
 _TOLD_S = 0.1
 _CONNECT_S = 10.0
-#: the time after which a thread without messages checks its deadlines
+#: time after which the message thread checks its deadlines if no message comes
 _LOOK_S = 0.25
-#: the time that an interrupted call may take to end
+#: time within which an interrupted call must end
 _STOP_S = 1.0
-#: the period of messages to the executor, which show that the worker is not suspended
+#: time between two messages that show the executor that the worker is not suspended
 _PLACE_S = 0.5
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised in a call whose result is not wanted any more."""
+    """The exception raised in a call whose result is not wanted any more."""
 
 
 class Meeting(msgspec.Struct, frozen=True):
-    """A job's configuration: the address of the executor."""
+    """A job's configuration: how workers reach the executor."""
 
-    #: the executor's host, and its socket on that host
+    #: the executor's host, and the path of its Unix socket on that host
     host: str
     socket: str
-    #: the executor's key in hexadecimal digits; empty if the kernel identifies its user
+    #: the executor's key in hexadecimal digits; empty if the kernel identifies the executor's user
     secret: str
-    #: the user id of the executor's process
+    #: user id of the executor's process
     user: int
-    #: the number of the job among the executor's jobs
+    #: numbers that identify the job among the executor's jobs
     lane: int
     serial: int
     #: the executor's Python version, such as "3.11"
     python: str
     #: the executor's TCP addresses for other hosts
     hosts: list[tuple[str, int]] = []
-    #: the executor's path of modules
+    #: the executor's `sys.path`
     path: list[str] = []
 
 
@@ -79,7 +79,7 @@ class _Batch:
     def __init__(self, told: messages.Calls, buffers: list[wire.Buffer]) -> None:
         self.told = told
         self.buffers = buffers
-        #: calls that have not begun; the worker starts the leftmost and gives back the rightmost
+        #: places of the calls that have not begun; the worker begins on the left, gives back from the right
         self.order = deque(range(told.count))
 
 
@@ -90,31 +90,32 @@ class Worker:
         self._context = context
         self._meeting = meeting
         self._batches: SimpleQueue[_Batch | None] = SimpleQueue()
-        #: batches that may have waiting calls
+        #: batch number -> batch that may have waiting calls
         self._open: dict[int, _Batch] = {}
+        #: function number -> pickled function
         self._raw_functions: dict[int, list[wire.Buffer]] = {}
         self._functions: dict[int, Any] = {}
-        #: functions that are unpickled once for several calls
+        #: numbers of the functions that are unpickled once for several calls
         self._kept: set[int] = set()
         self._is_idle = True
         #: batch and place of the running call
         self._running: tuple[int, int] | None = None
-        #: unwanted calls: batch, places, and the time at which the process ends if one of them still runs
+        #: unwanted calls: their batch, their places, and the time at which the process ends if one still runs
         self._unwanted: tuple[int, frozenset[int], float] | None = None
         self._next_told_s = 0.0
         self._mutex = threading.Lock()
-        #: the executor's numbers for the job: calls done, all calls
+        #: calls done and all calls of the job, as the executor counts them
         self._progress: tuple[int, int] | None = None
         self._pools: Pools | None = None
         self._fetcher = Fetcher(self.send, meeting.user)
         self._process = os.getpid()
 
     def run(self) -> Result | None:
-        """Run calls until the job ends; return None if the executor needs no worker."""
+        """Run calls until the job ends; return None if the executor cannot be reached any more."""
         if self._meeting.python != (python := f"{sys.version_info.major}.{sys.version_info.minor}"):
             raise InputError(
                 f"the executor runs Python {self._meeting.python}, workers of the service {python};"
-                " they must agree",
+                " use the same version for both",
                 "application",
             )
         connection = self.connect()
@@ -141,14 +142,14 @@ class Worker:
         return None
 
     def connect(self) -> socket.socket | None:
-        """Connect to the executor; None if it needs no worker."""
+        """Connect to the executor. If that fails, return None; at the root, raise InputError."""
         meeting, key = self._meeting, bytes.fromhex(self._meeting.secret)
         addresses: list[tuple[int, Any]] = []
         if meeting.host == socket.gethostname() and os.path.exists(meeting.socket):
             addresses.append((socket.AF_UNIX, meeting.socket))
         if key:
             addresses += ((socket.AF_INET, tuple(address)) for address in meeting.hosts)
-        why = f"its socket {meeting.socket} is not there"
+        why = f"its socket {meeting.socket} does not exist on this host"
         for family, address in addresses:
             connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             connection.settimeout(_CONNECT_S)
@@ -197,7 +198,7 @@ class Worker:
             item, items[place] = items[place], None
             try:
                 is_ok, value = self._call(told, place, function, item)
-            except Stopped as error:  # the interrupt arrived when the call had just ended
+            except Stopped as error:  # the interrupt came after the call had ended
                 self._running = None
                 is_ok, value = False, dump_error(error, __file__)
             self._end_if_forked(None)
@@ -213,7 +214,7 @@ class Worker:
             self._send_outcomes(outcomes, time.perf_counter() - begun_s)
 
     def _call(self, told: messages.Calls, place: int, function: Any, item: Any) -> tuple[bool, Any]:
-        """Run a call. Return whether it has returned, and a snapshot of its result or dumped exception."""
+        """Run a call. Return True and a snapshot of its result, or False and its dumped exception."""
         tries = told.retries
         while True:
             is_read = False
@@ -238,7 +239,7 @@ class Worker:
                 return False, dump_error(error, __file__) if is_read else _unreadable(error)
 
     def _on_stop(self, *_: object) -> None:
-        """Interrupt the running call if its result is not wanted. Called by the main thread."""
+        """Interrupt the running call if its result is not wanted. Runs in the main thread, by a signal."""
         if (unwanted := self._unwanted) is not None and self._is_running(unwanted):
             raise Stopped("nobody wants the result of this call any more")
 
@@ -252,7 +253,7 @@ class Worker:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
 
     def _look_after_stopped(self, now_s: float) -> None:
-        """End the process if the interrupted call continues: the job gets another worker."""
+        """End the process if an interrupted call has not ended in time; the job gets another worker."""
         if (unwanted := self._unwanted) is None:
             return
         if not self._is_running(unwanted):
@@ -261,7 +262,7 @@ class Worker:
             os._exit(1)
 
     def _end_if_forked(self, error: BaseException | None) -> None:
-        """End a process that a call has forked and that returns from the call: only its parent may answer."""
+        """End this process if it is a child that a call has forked, because only the parent may answer."""
         if os.getpid() == self._process:
             return
         code = 0 if error is None else 1
@@ -275,7 +276,7 @@ class Worker:
         os._exit(code & 0xFF)
 
     def _function(self, number: int) -> Any:
-        """Return a function that is kept for several calls; None if each call must unpickle it anew."""
+        """Return a function that several calls use; None: each call must unpickle the function anew."""
         if number not in self._kept:
             return None
         if number not in self._functions:
@@ -291,14 +292,14 @@ class Worker:
         outcomes.clear()
 
     def report_progress(self, done: float, total: float | None) -> None:
-        """Report progress as defined by `mallob_py.kit.calls.here.Here`."""
+        """Report how much of the running call is done; see `mallob_py.kit.calls.here.Here`."""
         now_s, running = time.monotonic(), self._running
         if running is not None and now_s >= self._next_told_s:
             self._next_told_s = now_s + _TOLD_S
             self.send(messages.Told(*running, float(done), None if total is None else float(total)))
 
     def inner_pool(self) -> here.InnerPool:
-        """Return the inner pool, as defined by `mallob_py.kit.calls.here.Here`."""
+        """Make a pool for an executor within a call; see `mallob_py.kit.calls.here.Here`."""
         from mallob_calls.inner import Pools
 
         with self._mutex:
@@ -307,7 +308,7 @@ class Worker:
         return self._pools.new()
 
     def send(self, message: messages.FromWorker, buffers: Sequence[wire.Buffer] = ()) -> None:
-        """Send a message from any thread. If the executor is gone, the message thread handles the loss."""
+        """Send a message from any thread. A closed connection is no error here: `_talk` handles it."""
         data = messages.encode(message)
         with self._mutex:
             self._writer.put(data, buffers)
@@ -394,13 +395,13 @@ class Worker:
             self.send(messages.GivenBack(number, places))
 
     def _finish(self, result: Result) -> NoReturn:
-        """End the job, whether or not the main thread runs a call."""
+        """End the job and this process, even if the main thread runs a call."""
         with suppress(BaseException):
             self._context.finish(result)
         os._exit(0)
 
     def _lose_executor(self) -> None:
-        """End, as no executor waits for results: the root ends the job, other workers await its end."""
+        """End, because no executor waits for results: the root ends the job, idle workers wait for that."""
         if self._context.index == 0:
             self._finish(Result(UNKNOWN, fields={"why": "the executor has ended"}))
         while self._is_idle and self._context.index > 0:
@@ -411,7 +412,7 @@ class Worker:
 
 
 class _Outcomes:
-    """Results and exceptions to be sent to the executor."""
+    """Results and exceptions that are not sent to the executor yet."""
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
@@ -420,7 +421,7 @@ class _Outcomes:
     def clear(self) -> None:
         self.places: list[int] = []
         self.is_ok: list[bool] = []
-        #: snapshots of results, dumped exceptions
+        #: for each call, a snapshot of its result or its dumped exception
         self.values: list[Any] = []
 
     def add(self, place: int, is_ok: bool, value: Any) -> None:
@@ -430,9 +431,9 @@ class _Outcomes:
 
 
 def _unreadable(error: BaseException) -> tuple[bytes | None, str, str]:
-    """Return an error of unpickling, with advice."""
+    """Dump an error of unpickling, with advice in its text."""
     _, told, text = dump_error(error, __file__)
     where = f"on {socket.gethostname()} with {sys.executable}"
-    hint = "the function or its arguments cannot be read by the worker; is their module installed there?"
+    hint = "the worker cannot unpickle the function or its arguments; is their module installed there?"
     note = f"{hint} ({where})"
     return None, f"{told}; {note}", f"{text}{note}\n"

@@ -1,10 +1,10 @@
 """Two applications that compute nothing, to measure and test the scheduling alone.
 
-NOOP ends at once: its latency is what the system itself costs. SLEEP never ends: a job of it
-occupies whatever workers it is given until a limit or an interruption, which is how streams
-of malleable jobs are replayed in scheduling studies.
+NOOP ends at once: its latency is the time that the system itself takes. SLEEP never ends: its job occupies
+the workers that it gets until a limit or an interruption. Scheduling studies use SLEEP to replay streams of
+malleable jobs.
 
-Guarantees: importing this costs nothing beyond the standard library, and neither computes.
+Guarantee: importing this module imports only the standard library and `mallob_py.kit`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DONE = 10
 
 
 def _refuse_input(job: JobInput) -> None:
-    """Reject input: a caller that reads input although `takes_input` is false must not lose data silently."""
+    """Reject input. Its caller has ignored `takes_input`, and must not lose the input unnoticed."""
     if job.files:
         raise InputError("this application takes no files", "files")
     if job.literals is not None:
@@ -46,13 +46,13 @@ class NoopApplication(Application):
 
 
 class SleepApplication(Application):
-    """An application that holds its workers until the job is ended from outside."""
+    """An application that keeps its workers until a limit or an interruption ends the job."""
 
     name: ClassVar[str] = "SLEEP"
     takes_input: ClassVar[bool] = False
 
     def check(self, configuration: Mapping[str, Any]) -> None:
-        """Accept any configuration: replayed streams contain configurations of other applications."""
+        """Accept any configuration, because replayed streams contain configurations of other applications."""
 
     def read(self, job: JobInput) -> Payload:
         _refuse_input(job)

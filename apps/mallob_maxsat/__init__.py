@@ -1,4 +1,4 @@
-"""MaxSAT as an application of mallob-py: the workers of a job search from below, from above and nearby."""
+"""MaxSAT as an application: a job's workers search from below, from above, and near known solutions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The MAXSAT application: the least cost of an assignment that satisfies all hard clauses.
+"""The MAXSAT application: finds the smallest cost of an assignment that satisfies all hard clauses.
 
 Workers of a job have different roles (`roles`) and exchange bounds, models and clauses (`talk`). The worker
-that sees the bounds meet ends the job. Earlier results are offered (`WorkerContext.offer`), so that a job at
-its limit is answered with the best known solution and the proved bound.
+that sees the bounds meet ends the job. Workers offer earlier results (`WorkerContext.offer`), so that a job
+at its limit is answered with the best known solution and the proved bound.
 
 Guarantees: a solution assigns variables 1..n_vars in order and satisfies the hard clauses, and its cost is
 counted on the clauses of the input. OPTIMUM FOUND (30) and UNSATISFIABLE (20) rely on a solver's proof that
@@ -28,32 +28,32 @@ from mallob_py.kit import Application, InputError, JobInput, Payload, Result, Wo
 from mallob_py.kit.input_file import read_text
 from mallob_sat.clauses import Clauses
 
-#: the time in which a job must stay unsolved before it requests further workers
+#: time after which a job that is not solved requests further workers
 _ALONE_S = 0.1
-#: the period at which learnt clauses are fetched from solvers
+#: time between two fetches of learnt clauses from solvers
 _SHARING_PERIOD_S = 0.3
 _REFUSED = {
-    "proof": "a proof of an optimum has no format that could be checked here; proofs are for SAT",
-    "solutions": "MAXSAT gives one solution of least cost",
-    "core": "cores are for SAT",
+    "proof": "MAXSAT writes no proofs; proofs are for SAT",
+    "solutions": "MAXSAT gives one solution, of the smallest cost",
+    "core": "MAXSAT gives no cores; cores are for SAT",
 }
 
 
 class MaxSatApplication(MaxSatDeclaration, Application):
-    """MAXSAT: solves weighted formulas from below and from above at once."""
+    """The application MAXSAT. It bounds the cost of a weighted formula from below and from above at once."""
 
     def check(self, configuration: Mapping[str, Any]) -> None:
         for key, value in configuration.items():
             if key in _REFUSED:
                 raise InputError(f"'{key}': {_REFUSED[key]}", "configuration")
             if key != "sharing":
-                raise InputError(f"unknown key '{key}'; there is 'sharing'", "configuration")
+                raise InputError(f"unknown key '{key}'; the only key is 'sharing'", "configuration")
             if not isinstance(value, bool):
                 raise InputError(f"'sharing' must be true or false, not {value!r:.40}", "configuration")
 
     def read(self, job: JobInput) -> Payload:
         if job.literals is not None or job.assumptions:
-            raise InputError("a weighted formula comes in a file", "literals")
+            raise InputError("MAXSAT takes no literals; name a file with the weighted formula", "literals")
         if len(job.files) != 1:
             raise InputError(f"one formula file is needed, {len(job.files)} given")
         path = job.files[0]

@@ -1,13 +1,13 @@
 """From below: unsatisfiable cores raise the lower bound until a solution costs no more (OLL).
 
-Soft literals are assumed to hold, the ones of large weights first (stratification). A core states that at
-least one of its literals does not hold. The bound rises by the smallest of their weights, which is subtracted
-from all of them, and a totalizer counts how many of them are false; its outputs ("two are", "three are")
-become soft literals. First all cores without these outputs are found, then the totalizers are added
-(weight-aware core extraction). Each core is made smaller before that; afterwards each totalizer is asked for
-the least number of false literals (exhaustion). Soft literals whose loss would cost more than the best known
-solution become hard. Sets of soft literals that exclude each other are found first, by propagation: of k such
-literals, k-1 are lost.
+Soft literals are assumed to hold, those with large weights first (stratification). A core states that at
+least one of its literals does not hold. The bound rises by the smallest weight of the core's literals, which
+is subtracted from all their weights, and a totalizer counts the false literals; its outputs ("at least two
+are false", "at least three", ...) become soft literals. First all cores without such outputs are found, then
+the totalizers are added (weight-aware core extraction). Each core is made smaller before its totalizer is
+added; afterwards the solver is asked for the smallest number of false literals (exhaustion). Soft literals
+whose loss would cost more than the best known solution become hard. At the start, propagation finds sets of
+soft literals that exclude each other: of k such literals, k-1 are lost.
 
 After Morgado, Dodaro, Marques-Silva 2014 (OLL), Ansotegui et al. 2012 (stratification), Berg and Jarvisalo
 2017 (weight-aware extraction), Ignatiev, Morgado, Marques-Silva 2019 (the rest).
@@ -32,21 +32,21 @@ _TRIMS_MAX = 5
 _MINIMIZE_LITERALS_MAX = 120
 _MINIMIZE_CONFLICTS = 1000
 _EXHAUST_CONFLICTS = 1000
-#: the most clauses of totalizers that are extended for a search from above
+#: greatest number of clauses by which totalizers are extended for a search from above
 _OBJECTIVE_CLAUSES_MAX = 200_000
-#: the most literals of a core that is sent to other workers
+#: greatest number of literals of a core that is sent to other workers
 _TOLD_LITERALS_MAX = 20
-#: the most soft literals that are searched for pairs that exclude each other
+#: greatest number of soft literals among which literals that exclude each other are sought
 _EXCLUSIONS_SOFT_MAX = 20_000
-#: the diversity of weights from which a stratum is complete
+#: number of literals per distinct weight above which a stratum is complete
 _DIVERSITY = 1.25
 
 
 @dataclass(slots=True)
 class _Counter:
-    """A totalizer over the literals of a core that may be lost.
+    """A totalizer that counts the lost literals of a core.
 
-    Its output k states that more than k of them are lost; `wanted` is the last output that is a soft literal.
+    Output k states that more than k literals are lost; `wanted` is the last output that is a soft literal.
     """
 
     totalizer: ITotalizer
@@ -55,21 +55,22 @@ class _Counter:
 
 
 class CoreGuided:
-    """One search from below. `soft` are the remaining soft literals with their remaining weights."""
+    """One search from below. `soft`: remaining soft literal -> its remaining weight."""
 
     def __init__(self, problem: Problem, bounds: Bounds, oracle: Oracle) -> None:
         self._problem = problem
         self._bounds = bounds
         self.oracle = oracle
         self.soft = dict(problem.soft)
-        #: the weight that is lost for certain
+        #: lower bound on the cost
         self.lower = problem.unavoidable
-        #: counters by the literal of their last soft output, as long as no weight of the literal is lost
+        #: literal of a counter's last soft output, as long as it is in no core -> the counter
         self._counters: dict[int, _Counter] = {}
-        #: cores without a totalizer: literals that may be lost, weight
+        #: cores that have no totalizer yet: negated literals, at least one of which is true; weight
         self._pending: list[tuple[list[int], int]] = []
+        #: smallest weight of the soft literals that are assumed at present
         self._level = 0
-        #: clauses to be sent to other workers, over variables that all workers know
+        #: clauses over variables that all workers know, which are still to be sent to other workers
         self._cores: list[list[int]] = []
 
     def run(self) -> Search:
@@ -107,10 +108,10 @@ class CoreGuided:
                 self._bounds.close()  # all remaining soft literals hold
 
     def objective(self) -> tuple[dict[int, int], int]:
-        """Return literals with weights, and an offset. The cost of a better solution is the offset plus the
-        weights of the true ones among these literals.
+        """Return the cost of a better solution as literal -> weight, and an offset.
 
-        Totalizers are extended as far as a better solution may need them. Raises TooLargeError.
+        The cost is the offset plus the weights of the true literals. Totalizers are extended as far as a
+        better solution may need them. Raises TooLargeError.
         """
         terms = {-literal: weight for literal, weight in self.soft.items()}
         offset, clauses = self.lower, 0
@@ -130,7 +131,7 @@ class CoreGuided:
         return terms, offset
 
     def take_cores(self) -> Clauses:
-        """Return the clauses over variables that all workers know, of cores found since the last call."""
+        """Return the clauses of the cores found since the last call whose variables all workers know."""
         cores, self._cores = self._cores, []
         if not cores:
             return Clauses.none()
@@ -139,8 +140,9 @@ class CoreGuided:
     # --- cores ------------------------------------------------------------------------------------
 
     def smaller(self, core: list[int]) -> Generator[None, None, list[int]]:
-        """Remove literals from a core, small weights first, within a budget of conflicts. A large core is
-        instead assumed again, as the solver then often finds a smaller one.
+        """Remove literals from a core, small weights first, within a budget of conflicts.
+
+        A large core is first assumed again, because the solver then often finds a smaller core.
         """
         oracle = self.oracle
         for _ in range(_TRIMS_MAX):
@@ -172,7 +174,7 @@ class CoreGuided:
         return core
 
     def _relax(self, core: list[int]) -> None:
-        """Account for a core: at least one of these literals is lost."""
+        """Raise the lower bound for a core, and subtract the core's weight from its literals."""
         weight = min(self.soft[literal] for literal in core)
         self.lower += weight
         self._bounds.raise_lower(self.lower)
@@ -188,7 +190,7 @@ class CoreGuided:
             self._pending.append((lost, weight))
 
     def _take(self, literal: int, weight: int) -> None:
-        """Subtract from a literal's weight; after a counter's last output, add its next output."""
+        """Subtract `weight` from a literal's weight. If it is a counter's last output, add the next one."""
         left = self.soft[literal] - weight
         if left:
             self.soft[literal] = left
@@ -214,7 +216,7 @@ class CoreGuided:
         return literal
 
     def _count_pending(self) -> Generator[None, None, None]:
-        """Give each pending core a totalizer. Until then it must stay in `_pending`, for `objective`."""
+        """Give each pending core a totalizer. Until then a core must stay in `_pending`, for `objective`."""
         while self._pending and not self._bounds.is_closed:
             lost, weight = self._pending[0]
             self.oracle.add(lost)
@@ -227,7 +229,7 @@ class CoreGuided:
             self._want(_Counter(totalizer, weight), bound)
 
     def _exhausted(self, totalizer: ITotalizer, weight: int) -> Generator[None, None, int]:
-        """Return a lower bound on the number of lost literals, within a budget of conflicts."""
+        """Find a lower bound on the number of lost literals of a core, within a budget of conflicts."""
         bound, oracle = 1, self.oracle
         while bound < len(totalizer.lits):
             output = self._output(totalizer, bound)
@@ -273,7 +275,7 @@ class CoreGuided:
                 return
 
     def _find_exclusions(self) -> Generator[None, None, None]:
-        """Replace each set of soft literals of which at most one can hold by one soft clause."""
+        """Replace each set of soft literals that exclude each other by one soft clause."""
         excluded: dict[int, set[int]] = {}
         for literal in list(self.soft):
             holds, implied = self.oracle.propagate([literal])

@@ -1,6 +1,6 @@
 """The declaration of MAXSAT: names of results, exit codes, answers as text.
 
-Imports nothing heavy, as commands read this module.
+This module has no slow imports, because commands import it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any, ClassVar
 
-#: a solution that may not be optimal
+#: code of a solution that need not be optimal
 SATISFIABLE = 10
-#: no solution, as the hard clauses have none
+#: code of a formula whose hard clauses have no solution
 UNSATISFIABLE = 20
 OPTIMUM = 30
 _ANSWERS = {SATISFIABLE: "SATISFIABLE", UNSATISFIABLE: "UNSATISFIABLE", OPTIMUM: "OPTIMUM FOUND"}
@@ -33,7 +33,7 @@ class MaxSatDeclaration(Declaration):
             "--sharing",
             truth,
             metavar="true|false",
-            help="whether workers of a MAXSAT job tell each other clauses that they learn (default false)",
+            help="whether workers of a MAXSAT job send each other clauses that they learn (default false)",
         ),
     )
     text_format: ClassVar[str] = "maxsat"
@@ -41,9 +41,9 @@ class MaxSatDeclaration(Declaration):
 
     @classmethod
     def answer_lines(cls, result: Mapping[str, Any], solution: Sequence[int] | bytes) -> Iterator[str]:
-        """Return the `o`, `s` and `v` lines of the MaxSAT Evaluations."""
+        """Yield the `o`, `s` and `v` lines of the MaxSAT Evaluations."""
         if isinstance(solution, bytes):
-            raise ValueError("this answer is made of bytes, which are no lines; ask for JSON")
+            raise ValueError("this answer is bytes, which the text format cannot show; ask for JSON")
         code = result["resultcode"]
         has_solution = code in (SATISFIABLE, OPTIMUM)
         if has_solution:

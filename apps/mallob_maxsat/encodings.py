@@ -1,16 +1,16 @@
 """Bounds on a weighted sum of literals, as clauses: the weights of the true literals sum to at most B.
 
-Four encodings, each with a bound that changes between questions to a solver:
+There are four encodings. In each the bound can change between questions to a solver:
 
 - `Totalizer` (equal weights): counts in unary, by PySAT.
-- `Generalized` (Joshi, Martins, Manquinho 2015): a totalizer whose outputs are the sums that occur. Small
-  where few sums do; sums above the largest bound of interest are one.
+- `Generalized` (Joshi, Martins, Manquinho 2015): a totalizer whose outputs are the sums that occur. It is
+  small if few sums occur; all sums above the largest useful bound share one output.
 - `Watchdog` (Paxian, Reimer, Becker 2018): a totalizer for each bit of the weights, each of which carries to
-  the next; an arbitrary bound is reached by an added summand (tare), which is assumed.
-- `Adder` (Warners 1998): binary adders. Linear in size, weak in propagation.
+  the next; any bound is reached by an added summand (tare), whose value is assumed.
+- `Adder` (Warners 1998): binary adders. The encoding is linear in size and propagates weakly.
 
-`at_most(B)` returns literals to be assumed. It is only promised that a solution within the bound is not ruled
-out and that one above it is; sums below it may leave variables of the encoding free.
+`at_most(B)` returns literals to assume. Under them, every solution with a sum of at most B remains possible,
+and every solution with a larger sum is excluded. Variables of the encoding may stay free.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from pysat.card import ITotalizer
 
 from mallob_maxsat.oracle import Oracle
 
-#: the most clauses of an encoding that propagates; a larger one is replaced by the next encoding
+#: greatest number of clauses of an encoding other than `Adder`; instead of a larger one, the next is tried
 CLAUSES_MAX = 400_000
-#: the most clauses of PySAT's totalizer, which is built quickly
+#: greatest number of clauses of PySAT's totalizer, which is built quickly
 _TOTALIZER_CLAUSES_MAX = 2_000_000
 
 
 class TooLargeError(Exception):
-    """An error: the encoding would exceed its number of clauses."""
+    """The encoding would have more clauses than permitted."""
 
 
 class AtMost(ABC):
-    """A bound on a sum. Weights are at least 1; bounds above `limit` are not needed."""
+    """A bound on a sum. `terms`: literal -> weight, at least 1. Bounds above `limit` are not needed."""
 
     @abstractmethod
     def __init__(self, oracle: Oracle, terms: Mapping[int, int], limit: int, clauses_max: int) -> None:
-        """Add the encoding to the oracle. Raises TooLargeError before any clause is added."""
+        """Add the encoding to the oracle. Raises TooLargeError before adding any clause."""
 
     @abstractmethod
     def at_most(self, bound: int) -> list[int]:
-        """Return the assumptions for this bound, from 0 to `limit`."""
+        """Return the assumptions for a bound from 0 to `limit`."""
 
 
 def encoding_of(
     oracle: Oracle, terms: Mapping[int, int], limit: int, order: tuple[type[AtMost], ...]
 ) -> AtMost:
-    """Return the first of these encodings that is small enough and applicable; else adders."""
+    """Return the first encoding of `order` that is small enough and applicable; else an `Adder`."""
     for kind in order:
         try:
             return kind(oracle, terms, limit, CLAUSES_MAX)
@@ -81,7 +81,7 @@ class Totalizer(AtMost):
 
 
 class Generalized(AtMost):
-    """A tree whose nodes have a literal for each sum, true if the node's sum is at least as large."""
+    """A tree of sums. A node has a literal for each possible sum, true if the node's sum is not smaller."""
 
     def __init__(self, oracle: Oracle, terms: Mapping[int, int], limit: int, clauses_max: int) -> None:
         self._oracle = oracle
@@ -226,7 +226,7 @@ class Adder(AtMost):
                 literal = self._sum[bit]
                 if bound >> bit & 1:
                     if literal is None:
-                        break  # the sum is smaller, whatever the lower bits are
+                        break  # the sum is smaller for any lower bits
                     below.append(-literal)
                 elif literal is not None:
                     self._oracle.add([-holds, -literal, *below])

@@ -1,12 +1,12 @@
-"""The inner loop of the local search: flips of single variables, some ten thousand per second, and a hundred
-times as many once Numba has compiled the loop (the extra `fast`).
+"""The inner loop of the local search: flips of single variables.
 
-Importing Numba takes as long as many a job, so the loop begins uncompiled, on lists, and `compiled_walk` is
-called after a while.
+It makes some ten thousand flips per second, and a hundred times as many once Numba has compiled it (the extra
+`fast`). Importing Numba takes longer than many jobs, so the loop begins uncompiled, on lists, and
+`compiled_walk` is called after a while.
 
 Each clause has its own weight, which grows while the clause is false and no flip improves the assignment, so
 that the search leaves local minima. `score[v]` is the gain of a flip of v by these weights. All arrays belong
-to `local_search`. Clauses are numbered: hard clauses first, soft ones from `n_hard` on.
+to `local_search`. Clauses are numbered: hard clauses first, soft clauses from `n_hard` on.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 
 Walk: TypeAlias = Callable[..., float]
 
-#: places in `counts`: variables whose flip gains, false hard clauses, end of the false soft clauses, random
-#: state
+#: indices in `counts`: number of variables whose flip gains, number of false hard clauses, end of the false
+#: soft clauses in `unsat`, state of the random numbers
 GOOD, HARD, SOFT, RANDOM = range(4)
 _SAMPLES = 25
 _TYPES = (
@@ -83,11 +83,11 @@ def walk(
     unsat_at: Any,
     counts: Any,
 ) -> float:
-    """Flip at most `flips` variables; end where all hard clauses hold and the cost is below `cost`.
+    """Flip at most `n_flips` variables; end when all hard clauses hold and the cost is below `cost`.
 
-    `cost` is in units of `growth`, the weight of a soft clause. Returns the cost of the assignment, or -1 at
-    the end of the flips. False hard clauses are at the front of `unsat`, false soft ones from place `n_hard`
-    on.
+    `cost` is in units of `growth`, the weight of a soft clause. Returns the cost of the assignment, or -1
+    after `n_flips` flips in vain. In `unsat`, false hard clauses stand from index 0 on, false soft clauses
+    from index `n_hard` on.
     """
     paid = 0.0
     for at in range(counts[SOFT] - n_hard):
@@ -159,7 +159,7 @@ def walk(
 
 
 def compiled_walk() -> Walk | None:
-    """Return `walk` compiled for arrays instead of lists, from the disk if possible; None without Numba."""
+    """Compile `walk` for arrays instead of lists, or load it from the disk; return None without Numba."""
     try:
         import numba
     except ImportError:

@@ -1,10 +1,10 @@
-"""From above: after each solution, a cheaper one is sought, until there is none.
+"""From above: after each solution, a cheaper solution is sought, until none exists.
 
-The bound on the cost is an encoding of `encodings`; each worker tries them in its own order. The solver
-prefers the values of the best known solution, so that it searches nearby first. Between searches of the whole
-space, neighbourhoods of this solution are searched (`neighbourhoods`). A search that splits requests a cost
-between the bounds instead: a solution lowers the upper bound by much, and a refutation raises the lower one.
-A question without a quick answer is repeated with a higher cost.
+The bound on the cost is an encoding of `encodings`; each worker tries the encodings in its own order. The
+solver prefers the values of the best known solution, so that it searches near this solution first. Between
+searches of the whole space, neighbourhoods of this solution are searched (`neighbourhoods`). A search that
+splits asks for a cost between the bounds instead: a solution lowers the upper bound by much, and a refutation
+raises the lower bound. A question without a quick answer is repeated with a higher cost.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from mallob_maxsat.state import Bounds
 from mallob_sat.solvers import Verdict
 
 _SPLIT_CONFLICTS = 3000
-#: the conflicts of a search of the whole space between searches nearby, and their growth
+#: number of conflicts of a search of the whole space between searches of neighbourhoods, and its growth
 _WHOLE_CONFLICTS, _WHOLE_GROWTH = 2000.0, 1.3
 _NEARBY_CONFLICTS = 300
 
 
 class Improving:
-    """One search from above. `objective()` returns terms and an offset and is called once there is a
-    solution. If it raises TooLargeError, the soft literals are the terms.
+    """One search from above.
+
+    `objective()` returns terms and an offset; it is called when a solution is known. If it raises
+    TooLargeError, the soft literals are the terms.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class Improving:
         objective: Callable[[], tuple[Mapping[int, int], int]] | None = None,
         seed: int = 0,
     ) -> None:
-        """Set up; `split` is the place of a requested cost between upper (0: just below) and lower bound."""
+        """Set up. `split`: distance of a requested cost from the upper bound, as a share of the gap."""
         self._problem = problem
         self._bounds = bounds
         self.oracle = oracle
@@ -74,7 +76,7 @@ class Improving:
         scaled = {literal: weight // step for literal, weight in terms.items()}
         for literal, weight in scaled.items():
             if weight > limit // step:
-                oracle.add([-literal])  # a solution with this literal is no better one
+                oracle.add([-literal])  # no better solution contains this literal
         scaled = {literal: weight for literal, weight in scaled.items() if weight <= limit // step}
         encoding = encoding_of(oracle, scaled, limit // step, self._order)
         yield
@@ -115,9 +117,9 @@ class Improving:
                     split = self._split
 
     def _found_nearby(self, nearby: Neighbourhoods, assumed: list[int], conflicts: float) -> Asking[bool]:
-        """Return whether some neighbourhoods of the best solution contain a better one.
+        """Search neighbourhoods of the best solution; return whether a better solution was found.
 
-        Their budget of conflicts is that of the search of the whole space.
+        The searches have the same budget of conflicts as a search of the whole space.
         """
         bounds, oracle = self._bounds, self.oracle
         if bounds.model is None or not self._problem.soft:

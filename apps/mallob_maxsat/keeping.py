@@ -19,13 +19,13 @@ from mallob_maxsat.state import Bounds
 from mallob_maxsat.talk import bits_of_model, model_of_bits
 from mallob_py.kit import WorkerContext
 
-#: the time from which a job asks for a checkpoint or writes one
+#: age of a job from which on its root asks for a checkpoint and writes checkpoints
 _BEGIN_S = 0.2
 _PERIOD_S = 1.0
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A checkpoint. `formula`: its digest. `model`: a bit per variable, empty if no model is known."""
+    """A checkpoint. `formula`: digest of the formula. `model`: a bit per variable, empty if none is known."""
 
     formula: bytes
     lower: int
@@ -37,7 +37,7 @@ _decode = msgspec.msgpack.Decoder(_Kept).decode
 
 
 class Keeping:
-    """The checkpoints of one worker, which matter while it is the root."""
+    """The checkpoints of one worker. They have an effect only while the worker is the root."""
 
     def __init__(self, context: WorkerContext, bounds: Bounds, n_vars: int) -> None:
         self._context = context
@@ -48,7 +48,7 @@ class Keeping:
         self._kept_version = -1
 
     def turn(self) -> None:
-        """Load the last root's checkpoint once; later, save news from time to time."""
+        """Load the last root's checkpoint once; later, save a checkpoint now and then if bounds changed."""
         now, bounds = time.monotonic(), self._bounds
         if self._context.index != 0 or now < self._next_s:
             return

@@ -1,8 +1,7 @@
-"""Stochastic local search from the best solution: flips of single variables, with changing weights of clauses
-(after Lei and Cai 2018, SATLike).
+"""Stochastic local search from the best solution: flips of single variables, while clauses' weights change.
 
 The search proves nothing, and finds good solutions of large formulas soon. If it does not improve the best
-solution for long, it restarts from this solution with the initial weights.
+solution for long, it restarts from this solution with the initial weights. (After Lei and Cai 2018, SATLike.)
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from mallob_maxsat.oracle import SLICE_S, Search
 from mallob_maxsat.problem import Model, Problem
 from mallob_maxsat.state import Bounds
 
-#: the factor by which a soft clause's weight may grow
+#: greatest factor by which a soft clause's weight grows
 _SOFT_GROWTH_MAX = 100.0
-#: the growth of a hard clause's weight, relative to a soft clause's mean of 1
+#: step by which a hard clause's weight grows; the mean step of soft clauses is 1
 _HARD_GROWTH = 3.0
 _PATIENCE_FLIPS = 2_000_000
 _LITERALS_MAX = 600_000
-#: the search time after which half a second of compilation pays off
+#: search time after which a compilation of half a second is worthwhile
 _COMPILES_AFTER_S = 0.5
 
 
@@ -37,11 +36,11 @@ class LocalSearch:
 
     @staticmethod
     def suits(problem: Problem) -> bool:
-        """Return whether the search is worthwhile for a problem."""
+        """Tell whether a local search is worthwhile for a problem."""
         return bool(problem.soft) and problem.n_literals <= _LITERALS_MAX
 
     def run(self) -> Search:
-        """Search without end, once a solution is known; only other searches can close the gap."""
+        """Search without end once a solution is known. Only other searches can close the gap."""
         bounds = self._bounds
         while bounds.model is None:
             yield
@@ -57,7 +56,7 @@ class LocalSearch:
                 self._seed = self._seed * 48271 % 2147483647
                 at = _Assignment(clauses, bounds.model, self._seed, compiled)
             begin_s = time.perf_counter()
-            # The bound includes other searches' solutions; the assignment and the weights stay.
+            # If another search has found a better solution, only the cost to beat changes.
             found = at.best(n_flips, (bounds.upper - self._problem.base) / clauses.unit)
             took_s = time.perf_counter() - begin_s
             used_s += took_s
@@ -73,7 +72,7 @@ class LocalSearch:
 
 
 def _fitted(n_flips: int, took_s: float) -> int:
-    """Return the number of flips that takes about a slice of time."""
+    """Adapt the number of flips so that they take about a slice of time."""
     if took_s > SLICE_S:
         return max(n_flips // 2, 50)
     return n_flips if took_s > SLICE_S / 2 else min(2 * n_flips, _PATIENCE_FLIPS)
@@ -97,7 +96,7 @@ class _Clauses:
         self.signs = (self.literals[order] > 0).astype(np.int8)
         counts = np.bincount(self.variables, minlength=self.n_vars + 1)
         self.occurs_from = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))).astype(np.int32)
-        #: the weight that corresponds to 1 in the search
+        #: mean weight of soft clauses; the search counts in this unit
         self.unit = sum(weights) / max(len(weights), 1)
         relative = np.array([weight / self.unit for weight in weights])
         self.growth = np.concatenate((np.full(self.n_hard, _HARD_GROWTH), relative))
@@ -150,10 +149,9 @@ class _Assignment:
         self._value = arrays[5]
 
     def best(self, n_flips: int, cost: float) -> Model | None:
-        """Return a solution that costs less, within `n_flips` flips and the precision of floating-point
-        numbers.
+        """Return a solution that costs less than `cost` if `n_flips` flips find one; else None.
 
-        While each solution is followed by a better one, the search continues for a slice of time.
+        After a solution the search continues for at most a slice of time, while it finds better ones.
         """
         until_s = time.perf_counter() + SLICE_S
         found = None

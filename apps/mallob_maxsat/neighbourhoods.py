@@ -1,10 +1,11 @@
-"""Neighbourhoods of a solution: sets of variables that a search may change while all others are kept.
+"""Neighbourhoods of a solution: sets of variables that a search may change while all others keep their
+values.
 
 A neighbourhood is either a cluster of variables that share clauses, around a false soft literal, or the
-variables that are free when most of the true soft literals are kept. Literals that bound one number, such as
-a job's end (`end <= 5` implies `end <= 6`), are kept or freed together, as a single kept literal would fix
-the number. The size follows the answers: it grows when a search finds nothing at once, and shrinks when a
-search is not finished in time.
+variables that are free when most of the true soft literals are kept. Literals that bound the same number,
+such as a job's end (`end <= 5` implies `end <= 6`), are kept or freed together, because a single kept literal
+would fix the number. Neighbourhoods grow when a search soon proves that there is nothing better, and shrink
+when a search is not finished in time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mallob_sat.solvers import Verdict
 
 _GROWTH, _SHRINKAGE = 1.15, 0.7
 _SIZE_MIN = 4.0
-#: the least number of soft literals of one size that are taken for bounds of several numbers
+#: smallest number of groups into which the soft literals must fall at the largest group's size
 _NUMBERS_MIN = 4
 
 
@@ -30,7 +31,7 @@ class Neighbourhoods:
         self._problem = problem
         self._choose = random.Random(seed)
         self._clauses: list[list[int]] = []
-        #: the numbers of the clauses of each variable
+        #: for each variable, the indices of its clauses
         self._occurrences: list[list[int]] = [[] for _ in range(problem.n_all + 1)]
         hard = problem.hard.literals.tolist()
         starts, ends = problem.hard.bounds()
@@ -50,7 +51,7 @@ class Neighbourhoods:
         self._clauses.append(variables)
 
     def kept(self, model: Model) -> list[int]:
-        """Return literals to assume, which fix the variables outside of a neighbourhood of this solution."""
+        """Choose a neighbourhood of a solution; return literals that fix the variables outside of it."""
         self._is_local = self._choose.random() < 0.5
         values = model.tolist()
         if not self._is_local:
@@ -86,7 +87,7 @@ class Neighbourhoods:
         return found
 
     def learn(self, verdict: Verdict) -> None:
-        """Note the answer of the search in the last neighbourhood."""
+        """Adapt the size of neighbourhoods to the answer of the search in the last one."""
         if verdict is Verdict.SATISFIABLE:
             return
         change = _GROWTH if verdict is Verdict.UNSATISFIABLE else _SHRINKAGE
@@ -97,9 +98,9 @@ class Neighbourhoods:
 
 
 def _numbers(problem: Problem) -> list[list[int]]:
-    """Return the soft literals in groups: literals that imply each other in turn bound one number.
+    """Group the soft literals: literals that imply one another bound the same number.
 
-    If a group would be too large, each of its literals stays alone.
+    If the largest group has too large a share of the soft literals, each literal is a group of its own.
     """
     number_of = {literal: [literal] for literal in problem.soft}
     literals = problem.hard.literals

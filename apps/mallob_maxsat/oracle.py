@@ -1,11 +1,10 @@
 """A SAT solver that several searches of one worker share, a slice of time at a time.
 
-Searches are generators: they yield after each slice, so that one thread can alternate between several of them
-and read messages in between. PySAT's solvers cannot be interrupted during a call; conflict budgets are fitted
-to the slice.
+Searches are generators: they yield after each slice, so that one thread can alternate between several
+searches and read messages in between. PySAT's solvers cannot be interrupted during a call, so each call has a
+budget of conflicts that takes about a slice.
 
-A solver's learnt clauses are read from its proof, as far as they are over variables that all workers name
-alike.
+A solver's learnt clauses are read from its proof if their variables have the same meaning in all workers.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ Asking: TypeAlias = Generator[None, None, T]
 
 SLICE_S = 0.1
 _CONFLICTS_MIN, _CONFLICTS_MAX = 50, 1_000_000
-#: the length up to which learnt clauses are worth sending
+#: greatest length of learnt clauses that are worth sending
 _CLAUSE_LENGTH_MAX = 8
 
 
 class Oracle:
-    """The hard clauses and the clauses that searches add; several searches may share an oracle.
+    """A solver with the hard clauses and the clauses that searches add. Several searches may share it.
 
-    `is_told`: whether its learnt clauses are sent to other workers.
+    `is_told`: whether the solver's learnt clauses are sent to other workers.
     """
 
     def __init__(self, problem: Problem, engine: str, *, is_told: bool = False) -> None:
@@ -44,12 +43,13 @@ class Oracle:
         self._solver.add_formula(problem.hard)
         for clause in problem.relaxed:
             self._solver.add_clause(clause)
-        #: the largest variable in use
+        #: largest variable in use
         self.top = problem.n_all
         self._solver.declare_variables(self.top)
+        #: number of conflicts that take about a slice
         self._slice_conflicts = 1000
         self._gave_way_s = time.perf_counter()
-        #: the model of the last satisfiable question, as soon as its search continues
+        #: model of the satisfiable question whose search has just continued
         self.model: Model | None = None
         self.core: list[int] = []
 
@@ -69,9 +69,9 @@ class Oracle:
             self._solver.add_clause(clause)
 
     def learned(self) -> Clauses:
-        """Return the short clauses over variables that all workers know, learned since the last call.
+        """Return the short clauses learned since the last call whose variables all workers know.
 
-        They follow from the added clauses alone, without any assumption.
+        The clauses follow from the added clauses alone, without any assumption.
         """
         if self._proof is None:
             return Clauses.none()
@@ -97,7 +97,7 @@ class Oracle:
         return self._solver.propagate(literals)
 
     def ask(self, assumptions: Sequence[int], conflicts: int | None = None) -> Asking[Verdict]:
-        """Return whether the assumptions have a solution; UNDECIDED after about `conflicts` conflicts."""
+        """Ask whether a solution satisfies the assumptions; UNDECIDED after about `conflicts` conflicts."""
         left = conflicts
         while True:
             budget = self._slice_conflicts if left is None else min(left, self._slice_conflicts)

@@ -1,10 +1,10 @@
-"""The problem, on which all workers of a job agree: formula, soft literals, costs of assignments.
+"""The problem that all workers of a job compute alike: formula, soft literals, costs of assignments.
 
 A soft clause of one literal becomes a soft literal. A longer soft clause C gets a new variable b, numbered
-from n_vars + 1 in the order of the clauses, the hard clause C or b, and the soft literal -b. Weights of equal
-soft literals add up; the smaller weight of a literal and its negation is a cost that cannot be avoided. All
-workers compute these variables alike, so variables up to `Problem.n_all` have the same meaning everywhere,
-and clauses over them may be exchanged.
+from n_vars + 1 in the order of the clauses, the hard clause (C or b), and the soft literal -b. Weights of
+equal soft literals add up; if a literal and its negation are soft, the smaller weight is a cost that cannot
+be avoided. All workers number these variables alike, so variables up to `Problem.n_all` have the same meaning
+in all workers, and clauses over these variables may be exchanged.
 
 The cost of a model must be computed by `Problem.cost`, which checks the clauses of the input.
 """
@@ -32,12 +32,13 @@ class Problem:
         self._soft = _formula(payload["soft"], self.n_vars)
         self._weights: NDArray[np.uint64] = payload["weights"]
         self._starts, self._ends = self._soft.bounds()
-        #: soft clauses of several literals, each with its variable, as hard clauses
+        #: hard clauses (C or b) of soft clauses with several literals
         self.relaxed: list[list[int]] = []
-        #: the number of variables that all workers name alike
+        #: number of variables that have the same meaning in all workers
         self.n_all = self.n_vars
-        #: soft literals and their weights (`unavoidable`: the cost of every assignment)
+        #: soft literal -> weight
         self.soft: dict[int, int] = {}
+        #: smallest cost that every assignment has
         self.unavoidable = self.base
         self._make_soft_literals()
 
@@ -88,7 +89,7 @@ class Problem:
         return self.soft_cost(model)
 
     def soft_cost(self, model: Model) -> int:
-        """Return the cost of an assignment, whether or not it satisfies the hard clauses."""
+        """Return the cost of an assignment, even if it falsifies hard clauses."""
         if not self._soft.literals.size:
             return self.base
         signed = np.concatenate((np.zeros(1, np.int32), model[: self.n_vars]))
@@ -99,7 +100,7 @@ class Problem:
 
 
 def _distinct(formula: Formula) -> Iterator[list[int] | None]:
-    """Return each clause without repeated literals, or None for a tautology."""
+    """Yield each clause without repeated literals, or None for a tautology."""
     literals = formula.literals.tolist()
     starts, ends = formula.bounds()
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):

@@ -1,8 +1,8 @@
 """The searches of worker i of a job.
 
-The root searches from below and, as long as it may be the only worker, from above as well. The next workers
-search from above, between the bounds, and from below with another solver. Further workers repeat these roles
-with other seeds, other orders of encodings and other splits.
+The root searches from below; it also searches from above, though rarely once there are other workers. Worker
+1 searches from above, worker 2 between the bounds, worker 3 from below with another solver. Further workers
+repeat these roles with other seeds, other orders of encodings and other splits.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from mallob_maxsat.oracle import Oracle, Search
 from mallob_maxsat.problem import Problem
 from mallob_maxsat.state import Bounds
 
-#: the number of different roles; further workers would repeat a search
+#: number of different roles; further workers would repeat a search
 ROLES_MAX = 16
 _SUMS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Generalized, Watchdog)
 _BITS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Watchdog, Generalized)
 _ADDERS: tuple[type[AtMost], ...] = (Adder,)
 _FLIPS_SHARE, _FLIPS_START_S = 0.4, 0.5
-#: the factor by which a search by flips loses share with each vain turn, and its least share
+#: factor by which each vain turn reduces the share of a search by flips, and the smallest share
 _FLIPS_LOSS, _FLIPS_SHARE_MIN = 0.97, 0.25
 
 
-#: the share of the root's searches beside its own role once there are other workers, and their earliest start
+#: factor on the shares of searches that `give way` at a root that has other workers, and their earliest start
 _ASIDE_SHARE, _ASIDE_FROM_S = 0.1, 20.0
 
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A running search; its part of the worker's time is its `share` among the shares of all searches."""
+    """A search of a worker. It gets its `share` of the worker's time, relative to the other shares."""
 
     name: str
     search: Search
     oracle: Oracle | None
     share: float = 1.0
     starts_s: float = 0.0
-    #: the used time divided by the share at that time, plus the skipped time
+    #: used time divided by the share at that time, plus skipped time
     charged_s: float = 0.0
     #: whether the search must wait for a solution
     needs_solution: bool = False
     below: CoreGuided | None = None
-    #: whether the worker also searches from below, which the root does alone while it is helped
+    #: whether the worker also searches from below, which a root with other workers does nearly alone
     gives_way: bool = False
 
     @property
     def turn_s(self) -> float:
-        """Return the search's place in the order of turns; the least one is next."""
+        """Return the key by which searches take turns; the search with the smallest key is next."""
         return self.starts_s + self.charged_s
 
     def is_ready(self, now_s: float, *, has_solution: bool, is_helped: bool) -> bool:
-        """Return whether the search may run. `is_helped`: its worker is the root of several workers."""
+        """Tell whether the search may run. `is_helped`: its worker is the root of several workers."""
         starts_s = max(self.starts_s, _ASIDE_FROM_S) if self._is_aside(is_helped) else self.starts_s
         return starts_s <= now_s and (has_solution or not self.needs_solution)
 
@@ -64,11 +64,11 @@ class Running:
         self.charged_s += seconds / (self.share * (_ASIDE_SHARE if self._is_aside(is_helped) else 1.0))
 
     def wait_until(self, turn_s: float) -> None:
-        """Skip the search's unused time before this turn, so that it cannot use that time later."""
+        """Charge the search for the time in which it could not run, so that it gets no more time later."""
         self.charged_s = max(self.charged_s, turn_s - self.starts_s)
 
     def _is_aside(self, is_helped: bool) -> bool:
-        """Return whether other workers have taken over this search of the root."""
+        """Tell whether the worker is a root whose other workers do such searches."""
         return is_helped and self.gives_way
 
     def found(self, is_better: bool) -> None:
@@ -78,7 +78,7 @@ class Running:
 
 
 def next_of(running: Collection[Running], now_s: float, *, has_solution: bool, is_helped: bool) -> Running:
-    """Return the search whose turn it is; searches that must wait skip their time."""
+    """Return the search whose turn it is. Searches that are not ready lose their time."""
     ready = [one for one in running if one.is_ready(now_s, has_solution=has_solution, is_helped=is_helped)]
     following = min(ready, key=lambda one: one.turn_s)
     for one in running:
@@ -88,9 +88,9 @@ def next_of(running: Collection[Running], now_s: float, *, has_solution: bool, i
 
 
 def searches_of(index: int, problem: Problem, bounds: Bounds, *, is_told: bool = False) -> Iterator[Running]:
-    """Yield the searches of worker `index`, each to be created at its start (`starts_s`).
+    """Yield the searches of worker `index`.
 
-    `is_told`: whether their solvers' learnt clauses are sent to other workers.
+    `is_told`: whether the learnt clauses of the searches' solvers are sent to other workers.
     """
 
     def oracle(engine: str) -> Oracle:

@@ -11,25 +11,25 @@ from mallob_maxsat.problem import Model, Problem
 
 
 class Bounds:
-    """Bounds on solutions better than `model`: `lower` <= cost < `upper`."""
+    """Bounds on the cost of solutions better than `model`: `lower` <= cost < `upper`."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self.lower = problem.unavoidable
         self.upper = problem.cost_max + 1
         self.model: Model | None = None
-        #: the number of changes, for searches that poll
+        #: number of changes so far, so that searches notice changes
         self.version = 0
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the bounds have met."""
+        """Tell whether the bounds have met."""
         return self.lower >= self.upper
 
     def found(self, model: Model) -> bool:
-        """Check a model and keep it if it is better than the known one; return whether it is better.
+        """Check a model and keep it if it is better than the known model; return whether it is better.
 
-        Raises RuntimeError if such a model falsifies a hard clause.
+        Raises RuntimeError if a better model falsifies a hard clause.
         """
         cost = self._problem.soft_cost(model)
         if cost >= self.upper:

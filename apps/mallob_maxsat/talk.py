@@ -1,24 +1,28 @@
 """The messages among the workers of one job: bounds, the best model, and clauses.
 
-Each worker passes news on to its neighbours in the job tree, so that all workers know them after as many hops
-as the tree has levels. News that are lost with a leaving worker are repeated every second, except clauses.
+Each worker passes news on to its neighbours in the job tree, so that all workers know the news after as many
+hops as the tree is deep. Bounds and models are repeated every second, because messages are lost with leaving
+workers; clauses are not repeated.
 
 Correctness
 -----------
 A worker's lower bound holds for all solutions (`Bounds`), so each receiver may use it. Each receiver checks a
-model and counts its cost. Clauses are over variables that all workers name alike (`Problem.n_all`): cores and
-learnt clauses. A solver only gets clauses of these kinds:
+model and counts its cost. The clauses sent are cores and learnt clauses, over variables that have the same
+meaning in all workers (`Problem.n_all`). A solver only gets clauses of these kinds:
 
-1. The hard clauses, and the soft ones with their variables, the same for all workers.
-2. Encodings, which define further variables: any assignment of the others can be extended to satisfy them.
-3. Soft literals that no better solution can lose, and the clause that one literal of a core is lost: both are
-   true of each better solution, extended by the meaning of the further variables.
+1. The hard clauses, and the soft clauses with their variables, the same for all workers.
+2. Encodings, which define further variables: any assignment of the other variables can be extended to satisfy
+   the encodings.
+3. Soft literals that no better solution can lose, and the clause that one literal of a core is lost: both
+hold
+   in each better solution if the further variables get their meaning.
 4. Clauses of other workers, under the condition below.
 
 Bounds on the cost, cores' literals and neighbourhoods are assumptions, on which no learnt clause depends. So
-a clause learnt over common variables holds for all solutions that cost less than the sender's best one. It
-may exclude other solutions. Hence a worker must only add it if its own solution is as good, and "no solution"
-means "no better solution" to both. `mallob_sat.sharing` argues that solvers learn nothing else.
+a clause learnt over common variables holds for all solutions that cost less than the sender's best solution.
+It may exclude other solutions. Hence a worker must add the clause only if its own solution is as good; then
+"no solution" means "no better solution" to sender and receiver. `mallob_sat.sharing` argues that solvers
+learn nothing else.
 """
 
 from __future__ import annotations
@@ -35,12 +39,12 @@ from mallob_sat.clauses import Clauses, KnownClauses, union
 
 _PERIOD_S = 1.0
 _NEWS_PERIOD_S = 0.05
-#: the most literals of the clauses in a message, and of the clauses that wait for a message
+#: greatest number of literals of the clauses in a message, and of the clauses that wait for a message
 _LITERALS_MAX, _UNTOLD_LITERALS_MAX = 1000, 10_000
 
 
 class _News(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message. `upper`: the cost of the sender's best solution; `model`: its bits if it is new."""
+    """A message. `upper`: cost of the sender's best solution; `model`: bits of this solution if it is new."""
 
     lower: int
     upper: int
@@ -53,7 +57,7 @@ _decode = msgspec.msgpack.Decoder(_News).decode
 
 
 class Talk:
-    """The messages of one worker. `news_period_s`: the least time between two messages with news."""
+    """The messages of one worker. `news_period_s`: shortest time between two messages with news."""
 
     def __init__(
         self,
@@ -77,7 +81,10 @@ class Talk:
         self.heard = Clauses.none()
 
     def note_clauses(self, clauses: Clauses) -> Clauses:
-        """Queue this worker's new clauses for other workers; all workers must know their variables."""
+        """Queue clauses for other workers if they are new; return the new clauses.
+
+        All workers must know the clauses' variables.
+        """
         new = self._known.take_new(clauses)
         if self._with_clauses and len(new):
             self._to_tell, _ = union([self._to_tell, new]).best(_UNTOLD_LITERALS_MAX)

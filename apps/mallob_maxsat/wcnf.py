@@ -1,13 +1,14 @@
 """Weighted formulas in WCNF text, in the old and the new format: fast for valid files, precise in errors.
 
-New (since 2022): no header; `h LITERALS 0` is a hard clause, `WEIGHT LITERALS 0` a soft one. Old: a header `p
-wcnf VARIABLES CLAUSES [TOP]`; a clause of a weight of TOP or more is hard, and without TOP no clause is hard.
-With `p cnf VARIABLES CLAUSES` every clause is soft with weight 1. Comments begin with `c`, on lines of their
-own. Weights are from 0 to 2^63-1, their sum is at most 2^64-2; a clause of weight 0 is ignored.
+New format (since 2022): no header; `h LITERALS 0` is a hard clause, `WEIGHT LITERALS 0` a soft clause. Old
+format: a header `p wcnf VARIABLES CLAUSES [TOP]`; a clause with a weight of TOP or more is hard, and without
+TOP no clause is hard. With `p cnf VARIABLES CLAUSES` every clause is soft with weight 1. Comments begin with
+`c`, on lines of their own. Weights are from 0 to 2^63-1, their sum is at most 2^64-2; a clause of weight 0 is
+ignored.
 
 numpy parses a file in which each clause has a line of its own, as is usual. Any other file, and a file with
-numbers of 19 digits, is parsed word by word, which is slower and names the wrong line in errors. The rules
-are those of the MaxSAT Evaluations.
+numbers of 19 digits, is parsed word by word, which is slower and tells the line of an error. The rules are
+those of the MaxSAT Evaluations.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ _BLANK_MAX, _NEWLINE, _H = 32, 10, ord("h")
 
 @dataclass(frozen=True, slots=True)
 class WeightedFormula:
-    """Clauses closed by 0; `weights[i]` is the weight of soft clause i, at least 1.
+    """A weighted formula. Clauses end with 0; `weights[i]` is the weight of soft clause i, at least 1.
 
-    `base` is the cost of every assignment: the weights of empty soft clauses, which are left out.
+    `base` is a cost that every assignment has: the sum of the weights of empty soft clauses, which are left
+    out.
     """
 
     n_vars: int
@@ -55,7 +57,7 @@ class WeightedFormula:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """The header of an old file. `top`: least weight of a hard clause; None: no clause is hard."""
+    """The header of a file in the old format. `top`: smallest weight of hard clauses; None: none is hard."""
 
     is_weighted: bool
     n_vars: int
@@ -79,7 +81,7 @@ def _error(path: str, line: int, problem: str) -> InputError:
 
 
 def header_of(text: bytes, path: str) -> tuple[_Header | None, bytes, int]:
-    """Return the header if there is one, the remaining text, and the number of its first line."""
+    """Return the header or None, the text after the header, and the number of that text's first line."""
     match = _HEADER.match(text)
     if match is None:
         begin = _WORD.search(text)
@@ -98,20 +100,20 @@ def header_of(text: bytes, path: str) -> tuple[_Header | None, bytes, int]:
     if n_vars > MAX_VARIABLE:
         raise _error(path, line, f"{n_vars} variables declared; at most {MAX_VARIABLE} are possible")
     if top == 0:
-        raise _error(path, line, "a top of 0; it is the weight of hard clauses, at least 1")
+        raise _error(path, line, "TOP is 0; it is the weight of hard clauses, and must be at least 1")
     return _Header(is_weighted, n_vars, n_clauses, top), text[match.end() :], line
 
 
 @dataclass(frozen=True, slots=True)
 class _Clauses:
-    """All clauses in order, closed by 0, and the weight of each (_HARD for a hard clause)."""
+    """All clauses in order, each ended by 0, and their weights (_HARD: the clause is hard)."""
 
     literals: NDArray[np.int64]
     weights: NDArray[np.int64]
 
 
 def by_lines(text: bytes, header: _Header | None) -> _Clauses | None:
-    """Parse by lines; None for any irregularity, which `by_words` then examines."""
+    """Parse by lines. If anything is irregular, return None; `by_words` then finds the error."""
     if _LONG.search(text):
         return None
     codes: NDArray[np.uint8] = np.frombuffer(text, dtype=np.uint8)
@@ -226,7 +228,7 @@ def by_words(text: bytes, line: int, header: _Header | None, path: str) -> _Clau
         literals.append(literal)
         is_within = literal != 0
     if is_within:
-        raise _error(path, line, "the last clause is not closed by 0; the file is truncated?")
+        raise _error(path, line, "the last clause is not closed by 0; is the file truncated?")
     if header is not None and len(weights) < header.n_clauses:
         problem = f"the file ends after {len(weights)} clauses but its header declares {header.n_clauses}"
         raise _error(path, line, f"{problem}; truncated? Correct the header if not")
@@ -249,7 +251,7 @@ def _weight(word: bytes, header: _Header | None, path: str, line: int) -> int:
             )
         return _HARD
     if word[:1] == b"p" or (header is not None and not word[:1].isdigit() and word[:1] != b"-"):
-        raise _error(path, line, f"{_quote(word)} where a clause is to begin")
+        raise _error(path, line, f"{_quote(word)} stands where a clause must begin")
     if not _INTEGER.fullmatch(word):
         kind = (
             "a weight has to be a whole number"
@@ -259,7 +261,7 @@ def _weight(word: bytes, header: _Header | None, path: str, line: int) -> int:
         raise _error(path, line, f"{_quote(word)}: {kind}")
     weight = int(word[:30])
     if weight < 0:
-        raise _error(path, line, f"a weight of {_quote(word)}; weights are not negative")
+        raise _error(path, line, f"a weight of {_quote(word)}; a weight must not be negative")
     if header is not None and header.top is not None and weight >= header.top:
         return _HARD
     if weight > WEIGHT_MAX:

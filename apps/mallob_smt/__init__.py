@@ -1,18 +1,18 @@
 """SMT: scripts in SMT-LIB 2, run by several engines; the first complete answer counts.
 
-An engine is a solver of other authors: Z3, cvc5 and Bitwuzla, as Python packages of the extra `smt`.
-Each engine runs confined in a process of its own, as its calls cannot be interrupted. Modules:
+An engine is a solver of other authors: Z3, cvc5 or Bitwuzla, as Python packages of the extra `smt`.
+Each engine runs confined in a process of its own, because its calls cannot be interrupted. Modules:
 
     declaration   names of results and the answer as text
     app           the application: reads scripts, runs workers
     script        a script's commands, checked and divided into parts that are answered one by one
     commands      the known commands and options, and the requirements of each
-    engines       the engines, and their settings and order by a script's logic
+    engines       the engines, and their order and options for a script
     sessions      one engine that answers the parts of a script, in its own process
     confinement   the sandbox of an engine's process
     answering     the answers of an engine to a script, and their validity
-    schedule      the choice of the engines that a worker runs at present
-    judging       the result of all engines' answers: an answer, a contradiction, or nothing yet
+    schedule      which engines a worker runs at present
+    judging       what all engines' answers amount to: an answer, a contradiction, or nothing yet
     running       the engines of one worker
 """
 

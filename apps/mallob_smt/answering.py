@@ -1,12 +1,12 @@
 """The answers of an engine to a script, and their validity.
 
-An engine is asked part by part, in a process of its own, and its output is kept apart for each part. So the
-output of each check is known, and each error is assigned to its command:
+An engine is asked part by part, in a process of its own, and the output of each part is kept separately. So
+the output of each check is known, and each error is assigned to its command:
 
-- after an error in a declaration or an assertion, the engine has not read the whole script, and all its
+- After an error in a declaration or an assertion, the engine has not read the whole script, and all its
   further output is void (Z3 for example continues without the assertion).
-- a request that no engine could answer, such as `get-value` after `unsat`, is answered with an error here.
-- after an error in any other request, the transcript is valid, but flawed: other engines may have an answer.
+- A request that no engine could answer, such as `get-value` after `unsat`, gets an error from this module.
+- After an error in any other request, the transcript is valid, but flawed: other engines may have an answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mallob_smt.engines import Strategy
 from mallob_smt.script import Part, Script
 from mallob_smt.sessions import EngineError, Session, open_session
 
-#: the most bytes that an engine may print for one script
+#: greatest number of bytes that an engine may print for one script
 TRANSCRIPT_BYTES_MAX = 64 << 20
 _WORDS = ("sat", "unsat", "unknown")
 _COMPLAINT = re.compile(r"\s*(\(error|unsupported)")
@@ -43,19 +43,19 @@ class Completed(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The end of the script: all parts are answered."""
 
     transcript: str
-    #: the number of requests without an answer, though another engine may have one
+    #: number of requests without an answer to which another engine may have an answer
     flaws: int
     reason_unknown: str
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """The failure of an engine. One line states the reason."""
+    """The failure of an engine. `reason` is one line."""
 
     reason: str
 
 
 class Printed(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """The further output of an engine, sent when a later check begins."""
+    """The output of an engine since the last `Printed`, sent when a later check begins."""
 
     text: str
 
@@ -65,13 +65,13 @@ _DECODER: msgspec.msgpack.Decoder[Saying] = msgspec.msgpack.Decoder(Saying)
 
 
 class SayingReader:
-    """Decodes the messages of an engine's process."""
+    """Decoder of the messages of an engine's process."""
 
     def __init__(self) -> None:
         self._received = bytearray()
 
     def read(self, descriptor: int) -> list[Saying] | None:
-        """Read once and return the complete messages; None at the end."""
+        """Read once and return the messages that are complete; None: the process has closed the pipe."""
         data = os.read(descriptor, _READ_BYTES)
         if not data:
             return None
@@ -96,7 +96,7 @@ def say(descriptor: int, saying: Saying) -> None:
 
 
 def be_engine(script: Script, strategy: Strategy, descriptor: int) -> None:
-    """Answer the script in this process, which is the engine's own, and write messages to a pipe."""
+    """Answer the script in this process, which becomes the engine's, and write messages to a pipe."""
     deepen_stack()
 
     def tell(saying: Saying) -> None:
@@ -120,7 +120,7 @@ def answer(script: Script, session: Session, tell: Callable[[Saying], None]) -> 
 
 
 def one_line(text: str) -> str:
-    """Return the beginning of an engine's text as one line."""
+    """Return an engine's text as one line, shortened if it is long."""
     line = " ".join(text.split())
     found = re.fullmatch(r'\(error "(.*?)"\).*', line)
     line = line if found is None else found.group(1)
@@ -134,10 +134,10 @@ class _Dialogue:
         self._tell = tell
         self._printed: list[str] = []
         self._size = 0
-        #: the number of pieces of `_printed` that have been sent
+        #: number of pieces of `_printed` that have been sent
         self._told = 0
         self._flaws = 0
-        #: the answer to the last check, if nothing has been asserted since
+        #: answer to the last check; empty if something was asserted since
         self._word = ""
         self._has_checked = False
         self._reason_unknown = ""
@@ -153,7 +153,7 @@ class _Dialogue:
             text += "\n"
         self._size += len(text)
         if self._size > TRANSCRIPT_BYTES_MAX:
-            raise EngineError(f"it printed more than {TRANSCRIPT_BYTES_MAX >> 20} MB")
+            raise EngineError(f"the engine printed more than {TRANSCRIPT_BYTES_MAX >> 20} MB")
         self._printed.append(text)
 
     def _answer(self, number: int, part: Part) -> str:
@@ -192,13 +192,13 @@ class _Dialogue:
         return word
 
     def _tell_printed(self) -> None:
-        """Send the output of the checks so far, as the next check may take for ever."""
+        """Send the output of the checks so far, because the next check may never end."""
         if self._has_checked and self._told < len(self._printed):
             self._tell(Printed("".join(self._printed[self._told :])))
             self._told = len(self._printed)
 
     def _reason(self) -> str:
-        """Return the engine's reason for `unknown`, if it prints one."""
+        """Return the engine's reason for `unknown`; empty if it prints none."""
         try:
             printed = self._session.reason_unknown()
         except EngineError:

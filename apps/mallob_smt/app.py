@@ -1,4 +1,4 @@
-"""The application SMT: reads a script once and lets each worker run a different engine on the script."""
+"""The application SMT: reads a script once, and has each worker run other engines on the script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SmtApplication(SmtDeclaration, Application):
 
     def read(self, job: JobInput) -> Payload:
         if job.literals is not None or job.assumptions:
-            raise InputError("a script is a file; it has no literals", "literals")
+            raise InputError("SMT takes no literals; name a file with the script", "literals")
         if len(job.files) != 1:
             raise InputError(f"one script in SMT-LIB 2 is needed, {len(job.files)} files given")
         (path,) = job.files

@@ -1,7 +1,8 @@
 """The known commands and options of SMT-LIB 2 scripts, and the requirements of each.
 
-Only the commands and options listed here may reach an engine: engines have some that read, write or execute
-files (cvc5's `declare-oracle-fun`, Z3's `trace` and `*_file` options), and get new ones with each release.
+Only the commands and options listed in this module may reach an engine, because engines have commands and
+options that read, write or execute files (cvc5's `declare-oracle-fun`, Z3's `trace` and `*_file` options),
+and get new ones with each release.
 
 Source: The SMT-LIB Standard, versions 2.6 and 2.7.
 """
@@ -12,21 +13,22 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """The kinds of commands: the output of a command, and the condition under which it is permitted."""
+    """The kinds of commands: what a command prints, and when it is permitted."""
 
+    #: prints nothing
     SILENT = 0
-    #: no output; the last check's answer becomes invalid
+    #: prints nothing; the last check's answer becomes invalid
     ASSERTS = 1
-    #: output sat, unsat or unknown
+    #: prints sat, unsat or unknown
     CHECK = 2
-    #: output, permitted after a check whose answer is not unsat
+    #: prints, and is permitted after a check whose answer is not unsat
     MODEL = 3
-    #: output, permitted after a check whose answer is unsat
+    #: prints, and is permitted after a check whose answer is unsat
     CORE = 4
-    #: output, always permitted
+    #: prints, and is always permitted
     SPEAKS = 5
     RESET = 6
-    #: answered here, without an engine
+    #: is answered by this application, without an engine
     OURS = 7
 
 
@@ -40,7 +42,7 @@ COMMANDS: dict[str, Kind] = {
         Kind.SILENT,
     ),
     **dict.fromkeys(("assert", "push", "pop", "reset-assertions"), Kind.ASSERTS),
-    # commands of Z3 for optimisation; other engines refuse them
+    # Z3's commands for optimisation; other engines refuse them
     **dict.fromkeys(("assert-soft", "minimize", "maximize"), Kind.ASSERTS),
     "check-sat": Kind.CHECK,
     "check-sat-assuming": Kind.CHECK,
@@ -64,7 +66,7 @@ COMMANDS: dict[str, Kind] = {
     "exit": Kind.OURS,
 }
 
-#: commands that engines answer only if these options are set from the beginning
+#: command -> option that must be set from the beginning for engines to answer the command
 NEEDS: dict[str, str] = {
     "get-model": "produce-models",
     "get-value": "produce-models",
@@ -85,8 +87,8 @@ PASSED_OPTIONS = frozenset(
         *("global-declarations", "random-seed", "reproducible-resource-limit"),
     )
 )
-#: options about a solver's own output, which have no effect: there is one stream without diagnostics (for
-#: interpolants, engines get their own option from the command, see NEEDS)
+#: options that have no effect here: engines print no diagnostics, and get the option for interpolants from
+#: the command (see NEEDS)
 SWALLOWED_OPTIONS = frozenset(("verbosity", "produce-interpolants"))
 CHANNELS = {"regular-output-channel": "stdout", "diagnostic-output-channel": "stderr"}
 PRINT_SUCCESS = "print-success"

@@ -1,9 +1,9 @@
-"""The sandbox of an engine's process, which may compute, in memory, and write to its descriptors.
+"""The sandbox of an engine's process, which may only compute in memory and write to its open descriptors.
 
-Any user who may submit jobs can send a script, and engines have commands and options that name files. The
-known ones never reach an engine (see `commands`); the sandbox stops unknown ones. With Landlock, which most
-kernels since 5.13 have, the process cannot open any file, neither to read nor to write, and cannot connect to
-any address (since 6.7).
+Any user who may submit jobs can send a script, and engines have commands and options that name files. Known
+commands of this kind never reach an engine (see `commands`); the sandbox stops unknown ones. With Landlock,
+which most kernels since 5.13 have, the process cannot open any file, neither to read nor to write, and cannot
+connect to any address (since kernel 6.7).
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ import struct
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446  # the same on all architectures
 _VERSION_QUERY = 1
 _PR_SET_NO_NEW_PRIVS = 38
-#: the number of known rights on files, by the version of Landlock that added rights
+#: version of Landlock that added rights on files -> number of rights that it knows
 _FILE_BITS = {1: 13, 2: 14, 3: 15, 5: 16}
 _NETWORK_VERSION, _NETWORK_BITS = 4, 0b11
-#: the size of the stack, as terms may be nested by the hundred thousand and engines use recursion
+#: size of the stack: terms may be nested a hundred thousand deep, and engines use recursion
 _STACK_BYTES = 120 << 20
 
 
 def confine(file_bytes_max: int) -> bool:
-    """Confine this process and its children for ever. Return whether the kernel could do so; some limits hold
-    in any case.
+    """Confine this process and its children for ever. Return whether the kernel supports the sandbox.
 
-    No file, in memory or on a disk, can become larger than `file_bytes_max`. All imports must be done and all
-    files must be open before this call.
+    In any case, no file, in memory or on a disk, can become larger than `file_bytes_max`. All imports must be
+    done and all files must be open before this call.
     """
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))
@@ -37,7 +36,7 @@ def confine(file_bytes_max: int) -> bool:
 
 
 def deepen_stack() -> None:
-    """Deepen the stack as far as the limits of this process allow."""
+    """Enlarge the stack as far as the limits of this process allow."""
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     wanted = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(_STACK_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))

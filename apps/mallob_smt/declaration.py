@@ -1,4 +1,4 @@
-"""The declaration of SMT: names of results, answers as text. Imports nothing heavy."""
+"""The declaration of SMT: names of results, answers as text. This module has no slow imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 SATISFIABLE = 10
 UNSATISFIABLE = 20
-#: results by the answer to the last check; DONE is for scripts without a check
+#: answer to the last check -> result code; the code of scripts without a check is DONE
 CODES = {"sat": SATISFIABLE, "unsat": UNSATISFIABLE, "unknown": UNKNOWN}
 
 
@@ -41,7 +41,7 @@ class SmtDeclaration(Declaration):
 
     @classmethod
     def answer_lines(cls, result: Mapping[str, Any], solution: Sequence[int] | bytes) -> Iterator[str]:
-        """Return the transcript of one engine; `unknown` if no engine has completed a check."""
+        """Yield the transcript of one engine; `unknown` if no engine has completed a check."""
         text = bytes(solution).decode(errors="replace") if isinstance(solution, bytes) else ""
         if text:
             yield text.removesuffix("\n")

@@ -1,7 +1,7 @@
 """The engines, and the order and settings in which they are tried on a script.
 
 The order depends on the logic that the script names, or else on features of its text. The base strategies
-come first: all of them must have given up before a job answers `unknown`. Then the same engines follow with
+come first: a job answers `unknown` only when all of them have given up. Then the same engines follow with
 other seeds, for further workers of the job.
 """
 
@@ -16,14 +16,14 @@ from typing import Any
 from mallob_py.kit import InputError
 from mallob_smt.script import Facts
 
-#: engines by name, each with its package
+#: engine -> package to install
 PACKAGES = {"z3": "z3-solver", "cvc5": "cvc5", "bitwuzla": "bitwuzla"}
 _MODULES = {"z3": "z3", "cvc5": "cvc5", "bitwuzla": "bitwuzla"}
 ENGINES = tuple(PACKAGES)
 _FIELD = "configuration"
-#: the number of strategies per engine, with its default
+#: number of seeds per engine, including the base strategy's
 _VARIANTS = 3
-#: the logics of bitwuzla: arrays, functions, bit-vectors, floating-point numbers, by their letters
+#: names of the logics of Bitwuzla: arrays, functions, bit-vectors, floating-point numbers
 _BITWUZLA_LOGIC = re.compile(r"(QF_)?A?(UF)?(BV)?(FP)?")
 _SEEDS = {
     "z3": ("smt.random_seed", "sat.random_seed"),
@@ -51,9 +51,9 @@ class Strategy:
 class Portfolio:
     """The strategies of one job, the same for all of its workers."""
 
-    #: the strategies that must have given up before the answer is `unknown`
+    #: strategies all of which must have given up before the answer is `unknown`
     base: tuple[Strategy, ...]
-    #: the strategies for further workers
+    #: strategies for further workers
     more: tuple[Strategy, ...]
 
     @property
@@ -65,15 +65,15 @@ class Portfolio:
 class Wishes:
     """A job's configuration, checked."""
 
-    #: the names of the engines; if empty, all installed engines in the order for the script
+    #: names of the engines; empty: all installed engines, in the order that suits the script
     engines: tuple[str, ...] = ()
     seed: int = 0
-    #: the number of engines that must agree
+    #: number of engines that must agree
     agreement: int = 1
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Wishes:
-        """Return the wishes of a configuration. Raises InputError."""
+        """Check a job's configuration and return its wishes. Raises InputError."""
         for key in configuration:
             if key not in ("engines", "seed", "agreement"):
                 raise InputError(f"unknown key '{key}'; known are engines, seed, agreement", _FIELD)
@@ -83,7 +83,7 @@ class Wishes:
             raise InputError("no SMT solver is installed; pip install 'mallob-py[smt]'", "application")
         if wishes.agreement > len(usable):
             raise InputError(
-                f"agreement is {wishes.agreement}, but engines that there are: {', '.join(usable)}"
+                f"agreement is {wishes.agreement}, but only these engines can be used: {', '.join(usable)}"
                 f"{_how_to_get_more(wishes)}",
                 _FIELD,
             )
@@ -108,7 +108,7 @@ class Wishes:
 
 
 def installed_engines() -> tuple[str, ...]:
-    """Return the engines whose packages are installed; none is imported."""
+    """Return the engines whose packages are installed, without importing them."""
     return tuple(engine for engine in ENGINES if importlib.util.find_spec(_MODULES[engine]) is not None)
 
 
@@ -125,7 +125,7 @@ def _engines(configuration: Mapping[str, Any]) -> tuple[str, ...]:
         if name not in there:
             raise InputError(f"{name} is not installed; pip install {PACKAGES[name]}", _FIELD)
     if len(set(names)) < len(names):
-        raise InputError("engines names one more than once", _FIELD)
+        raise InputError("engines names an engine more than once", _FIELD)
     return tuple(names)
 
 
@@ -155,7 +155,10 @@ def _seeded(strategy: Strategy, seed: int) -> Strategy:
 
 
 def _order(facts: Facts) -> Sequence[Strategy]:
-    """Return the strategies as measured: Bitwuzla first on bit-vectors, Z3 on arithmetic, quantifiers."""
+    """Return the base strategies in the order that measurements suggest.
+
+    Bitwuzla comes first on bit-vectors, Z3 on arithmetic and quantifiers.
+    """
     z3, cvc5, bitwuzla = map(Strategy, ("z3", "cvc5", "bitwuzla"))
     is_quantified = not facts.logic.startswith("QF_") and (bool(facts.logic) or facts.has_quantifiers)
     if facts.logic:
@@ -163,7 +166,7 @@ def _order(facts: Facts) -> Sequence[Strategy]:
     else:
         fits_bitwuzla = facts.has_bits and not facts.has_numbers
     if is_quantified:
-        # cvc5's default gives up on many quantified scripts that its other instantiations solve.
+        # cvc5 gives up on many quantified scripts by default, but solves them with other options.
         others = (
             Strategy("cvc5", (("enum-inst", "true"),)),
             Strategy("cvc5", (("finite-model-find", "true"),)),

@@ -1,12 +1,12 @@
 """The judgement of all engines' statements: an answer, a contradiction, or nothing yet.
 
 Statements come from all workers of the job, by `Gossip`. The answer is the complete transcript of one engine,
-never a mixture. A transcript is an answer at once if each check has sat or unsat and each request is
-answered, and as many engines agree as the job requires. Otherwise the job waits for the other base
-strategies; when all of them have given up, the best transcript counts, if there is one.
+never a mixture. A transcript is an answer at once if it answers each check with sat or unsat and each
+request, and as many engines agree as the job requires. Otherwise the job waits for the other base strategies;
+when all of them have given up, the best transcript is the answer, if there is any.
 
-Guarantee: if one engine answers sat and another unsat to the same check, the result is a Contradiction, in
-spite of any other answer.
+Guarantee: if one engine answers sat and another unsat to the same check, the result is a Contradiction, even
+if there is a third answer.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _DEFINITE = ("sat", "unsat")
 
 
 class Statement(msgspec.Struct, frozen=True, array_like=True):
-    """All messages of one strategy so far. `ended` is set when nothing more follows."""
+    """What one strategy has said so far. `ended`: nothing more follows."""
 
-    #: the serial number; `Gossip` keeps the statement with the largest one
+    #: serial number; `Gossip` keeps the statement with the largest one
     serial: int
-    #: the answers to the checks
+    #: answers to the checks
     words: tuple[str, ...] = ()
     ended: bool = False
-    #: the reason of the engine's failure, if it failed
+    #: reason of the engine's failure; empty: it has not failed
     failure: str = ""
-    #: the transcript of a complete statement
+    #: transcript of a complete statement
     transcript: str = ""
     flaws: int = 0
     reason_unknown: str = ""
@@ -47,7 +47,7 @@ class Statement(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The job's answer. `engines` agree; `is_agreed` is false if they are fewer than required."""
+    """The job's answer, on which `engines` agree. `is_agreed`: whether these are as many as required."""
 
     strategy: Strategy
     statement: Statement
@@ -64,7 +64,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refusal: no engine can process the script."""
+    """A refusal, because no engine can process the script."""
 
     message: str
 
@@ -72,7 +72,7 @@ class Refusal:
 def judge(
     portfolio: Portfolio, statements: Mapping[int, Statement], agreement: int
 ) -> Answer | Contradiction | Refusal | None:
-    """Judge `statements`, by number of the strategy. None: wait for more statements."""
+    """Judge `statements` (number of a strategy -> its statement). None: wait for more statements."""
     strategies = portfolio.strategies
     if (clash := _clash(strategies, statements)) is not None:
         return clash
@@ -94,7 +94,10 @@ def judge(
 
 
 def gone(portfolio: Portfolio, statements: Mapping[int, Statement]) -> set[int]:
-    """Return the strategies that need not run: they have ended, or their engine has answered."""
+    """Return the numbers of strategies that need not run: they have ended, or their engine has answered.
+
+    Strategies with other seeds need not run either if their engine has failed.
+    """
     strategies = portfolio.strategies
     answered = {strategies[number].engine for number, one in statements.items() if one.is_definite}
     refused = {strategies[number].engine for number, one in statements.items() if one.failure}
@@ -117,15 +120,15 @@ def _clash(strategies: Sequence[Strategy], statements: Mapping[int, Statement]) 
             if (other := said.get((check, opposite))) is not None:
                 return Contradiction(
                     f"the engines contradict each other at check {check}: {strategies[other].title} says "
-                    f"{opposite}, {strategies[number].title} says {word}; one of them is wrong: there is no "
-                    "answer. Please report it to its authors"
+                    f"{opposite}, {strategies[number].title} says {word}; one of them is wrong, so the job "
+                    "has no answer. Please report this to the authors of the wrong engine"
                 )
             said.setdefault((check, word), number)
     return None
 
 
 def _quality(statement: Statement) -> tuple[int, int]:
-    """Return a key of a statement's quality; the smallest is the best."""
+    """Return a key by which statements are compared; the statement with the smallest key is the best."""
     return sum(word not in _DEFINITE for word in statement.words), statement.flaws
 
 

@@ -1,13 +1,13 @@
 """The engines of one worker: processes that are started, stopped, continued and killed.
 
 A worker runs as many engines at a time as it has cores, and lends some of the time to further engines (see
-`schedule`), while the others are stopped by SIGSTOP. The runtime suspends and continues a worker with all its
-processes, so the worker must stop these engines again at each turn. None of the engines can be interrupted
-(cvc5 and Bitwuzla even hold the interpreter's lock while they search). Hence each has a process, which is
-killed when the job ends or moves.
+`schedule`); it stops all other engines by SIGSTOP. The runtime continues a suspended worker with all its
+processes, so the worker must stop these engines again at each turn. No engine can be interrupted (cvc5 and
+Bitwuzla even hold the interpreter's lock while they search). Hence each engine has a process, which is killed
+when the job ends or moves.
 
-An engine's messages are sent to all workers (`Gossip`), and each worker judges all of them (`judging`); the
-first worker with enough messages ends the job. A lost worker only loses its own search.
+An engine's messages are sent to all workers (`Gossip`), and each worker judges the messages of all engines
+(`judging`); the first worker with enough messages ends the job. If a worker is lost, only its own search is.
 
 Guarantees: no process is left when `run_engines` returns or raises, and none outlives the worker process.
 """
@@ -35,16 +35,16 @@ from mallob_smt.engines import Portfolio, Strategy, Wishes
 from mallob_smt.judging import Answer, Contradiction, Refusal, Statement, gone, judge
 from mallob_smt.script import Script
 
-#: the period of a worker's turns without news
+#: longest time between two turns of a worker
 _TURN_S = 0.25
-#: the time before further workers are requested: most scripts take less, and three engines would slow them
-#: down
+#: time after which further workers are requested: most scripts take less, and several engines would slow each
+#: other down
 _ALONE_S = 0.1
-#: the most bytes of an answer that waits for other engines; workers send it to each other
+#: greatest size of an answer that waits for other engines, because workers send it to each other [bytes]
 _SHARED_BYTES_MAX = 1 << 20
-#: the most processes of a worker, as stopped ones still occupy memory
+#: greatest number of stopped processes of a worker, because they occupy memory
 _PROCESSES_MAX = 3
-#: the niceness of engines beyond the cores of this host, which must not delay the most suitable engines
+#: niceness of engines for which this host has no core, so that they do not delay the most suitable engines
 _NICENESS = 10
 _Z3_OUT_OF_MEMORY = 101
 _PR_SET_PDEATHSIG = 1
@@ -52,7 +52,7 @@ _SERIAL = struct.Struct(">Q")
 
 
 def run_engines(context: WorkerContext, script: Script, wishes: Wishes) -> Result:
-    """Run engines as a worker of the job. Raises InputError if no engine can answer, or if two contradict."""
+    """Run engines as a worker of the job. Raises InputError if no engine can answer or two disagree."""
     with _Engines(context, script, wishes) as engines:
         return engines.first_result()
 
@@ -64,7 +64,7 @@ class _Engine:
         self.number = number
         self.strategy = strategy
         self.words: list[str] = []
-        #: the output before the current check
+        #: output before the current check
         self.printed = ""
         self.reader = SayingReader()
         self._is_stopped = False
@@ -83,11 +83,11 @@ class _Engine:
 
     @property
     def used_s(self) -> float:
-        """Return the processor time of the process."""
-        return time.clock_gettime((~self.pid << 3) | 2)  # the clock's number, as in clock_getcpuclockid
+        """Return the processor time that the process has used."""
+        return time.clock_gettime((~self.pid << 3) | 2)  # the process's clock, as in clock_getcpuclockid
 
     def let_run(self, runs: bool) -> None:
-        """Continue or stop the process, even if the runtime has continued it meanwhile."""
+        """Continue or stop the process. It is stopped again even if the runtime has continued it."""
         if not runs:
             os.kill(self.pid, signal.SIGSTOP)
         elif self._is_stopped:
@@ -95,15 +95,15 @@ class _Engine:
         self._is_stopped = not runs
 
     def end(self) -> str:
-        """Kill the process; return the reason if it had ended before."""
-        os.kill(self.pid, signal.SIGKILL)  # our child, not waited for, so the number is still its own
+        """Kill the process; return how it ended, in case it ended before."""
+        os.kill(self.pid, signal.SIGKILL)  # a child that was not waited for, so its pid was not given again
         _, status = os.waitpid(self.pid, 0)
         os.close(self.fd)
         code = os.waitstatus_to_exitcode(status)
         if code == _Z3_OUT_OF_MEMORY:
             return "out of memory"
         if code == -signal.SIGABRT:
-            return "its process has aborted, as it does for lack of memory"
+            return "its process has aborted; engines do so when memory is short"
         if code >= 0:
             return f"its process has ended with status {code}"
         with suppress(ValueError):
@@ -122,14 +122,14 @@ class _Engines:
         self._selector.register(context.fileno(), selectors.EVENT_READ)
         self._engines: dict[int, _Engine] = {}
         self._statements: dict[int, Statement] = {}
-        #: whether an engine of this worker was killed by signal 9, and not by the worker
+        #: whether an engine of this worker was killed by signal 9 that the worker did not send
         self._was_killed = False
         self._is_lending = False
         self._demand = 0
         self._alone_until_s = time.monotonic() + _ALONE_S
-        #: the number of checks that some engine of this worker has answered
+        #: greatest number of checks that one engine of this worker has answered
         self._answered = 0
-        #: the number of checks whose answers have been offered
+        #: number of checks whose answers have been offered
         self._offered = 0
 
     def __enter__(self) -> _Engines:
@@ -157,7 +157,7 @@ class _Engines:
     # --- the schedule of engines ------------------------------------------------------------
 
     def _schedule(self) -> float:
-        """Start, stop and continue engines; return the time until the next change."""
+        """Start, stop and continue engines; return the time until the next call is due."""
         context, portfolio = self._context, self._portfolio
         useless = gone(portfolio, self._statements)
         for number in useless.intersection(self._engines):
@@ -247,7 +247,7 @@ class _Engines:
             self._context.report_progress(answered, self._script.facts.checks, "checks")
 
     def _offer(self, engine: _Engine) -> None:
-        """Return the answer if the job ended now: the transcript so far, with `unknown` at the end."""
+        """Offer the answer in case the job ends: the transcript so far, with `unknown` at the end."""
         answered = len(engine.words)
         transcript = f"{engine.printed}unknown\n".encode()
         if self._wishes.agreement > 1 or answered <= self._offered or len(transcript) > _SHARED_BYTES_MAX:
@@ -313,7 +313,7 @@ def _be_child(script: Script, strategy: Strategy, descriptor: int, worker_pid: i
         for standard in (0, 1, 2):
             os.dup2(nothing, standard)
         be_engine(script, strategy, descriptor)
-        while True:  # the worker reads the memory use, then kills this process
+        while True:  # the worker measures this process's memory, then kills it
             signal.pause()
     finally:
         os._exit(1)

@@ -1,11 +1,11 @@
 """The schedule of a worker's engines, as a pure function of the known statements.
 
 The first strategies of the portfolio are divided among the workers of a job, T per worker (T: cores of a
-worker). The rest of the `base` must be tried nevertheless: such strategies are lent a small share of the time
-of a worker's first engine and, when that engine has searched for a minute in vain, the same time as that
-engine. A strategy that has given up on any worker is replaced by the next one that no worker runs.
+worker). The remaining base strategies must be tried, too: workers lend them a small share of their first
+engine's time and, when this engine has searched for a minute in vain, as much time as it gets itself. A
+strategy that has given up on any worker is replaced by the next strategy that no worker runs.
 
-So one worker takes at most a tenth longer than the most suitable engine as a rule, and still finds an answer
+So one worker usually takes at most a tenth longer than the most suitable engine, and still finds an answer
 that only another engine can find. Waiting engines are stopped and lose nothing.
 """
 
@@ -14,18 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-#: the share of a worker's first engine that all lent strategies together get
+#: time that all lent strategies together get, as a share of the time of a worker's first engine
 LENT_SHARE = 0.08
-#: the time before the first engine lends time, and the slice that it lends at a time
+#: processor time after which the first engine lends time, and the slice that it lends at a time
 _ALONE_S = 0.5
 SLICE_S = 0.1
-#: the time after which lent strategies get as much time as the first one
+#: processor time of the first engine after which lent strategies get as much time as it
 PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A worker's place in its job."""
+    """A worker's index in its job, the job's number of workers, and the worker's number of cores."""
 
     index: int
     volume: int
@@ -42,7 +42,7 @@ def own(place: Place, count: int, gone: Collection[int]) -> list[int]:
         if number < count and number not in gone:
             chosen.append(number)
             continue
-        # Earlier places without a strategy choose first; all workers count alike.
+        # Cores with smaller numbers choose first. All workers count alike, so no two choose the same.
         rank = sum(1 for other in range(number) if other >= count or other in gone)
         if rank < len(free):
             chosen.append(free[rank])
@@ -50,7 +50,7 @@ def own(place: Place, count: int, gone: Collection[int]) -> list[int]:
 
 
 def lent(place: Place, base: int, gone: Collection[int], chosen: Collection[int]) -> list[int]:
-    """Return the base strategies without a worker to which this worker lends time."""
+    """Return the base strategies to which this worker lends time, because no worker runs them."""
     volume = max(place.volume, place.index + 1)
     owners = volume * place.threads
     return [
@@ -63,7 +63,7 @@ def lent(place: Place, base: int, gone: Collection[int], chosen: Collection[int]
 def running(
     chosen: list[int], lent_to: list[int], used_s: Callable[[int], float], is_lending: bool
 ) -> list[int]:
-    """Return the strategies of a worker that run now; `used_s` returns a strategy's processor time.
+    """Return a worker's strategies that must run now. `used_s` returns a strategy's processor time.
 
     `is_lending`: whether the first strategy is stopped at present.
     """

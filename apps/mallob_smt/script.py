@@ -1,16 +1,16 @@
 """A script in SMT-LIB 2: its commands, checked and divided into parts that are answered one by one.
 
 A part is one command with output (`check-sat`, `get-value`, ...), or all silent commands between two such
-commands (`declare-fun`, `assert`, ...); so each output of an engine is assigned to a part. Parts are found
-without recursion and mostly without a loop over characters: one term may have 100 MB.
+commands (`declare-fun`, `assert`, ...); so each output of an engine belongs to one part. Parts are found
+without recursion and mostly without a loop over characters, because one term may have 100 MB.
 
-Before an engine gets the script, commands that `commands` does not list are refused, and options and infos
-are removed: options that an engine may know are set by the session, `print-success` is implemented here, and
-the answer to other options is `unsupported`, as in the standard. `echo` is answered here, since engines
-differ. Removed text, like comments, is replaced by spaces, so that lines and columns stay.
+Before an engine gets the script, commands that `commands` does not list are refused. Infos and options other
+than PASSED_OPTIONS are removed: `print-success` is implemented in this module, and the answer to unknown
+options is `unsupported`, as in the standard. `echo` is answered in this module, because engines differ.
+Removed text, including comments, is replaced by spaces, so that lines and columns stay.
 
-A script in any encoding that extends ASCII is accepted: if it is not UTF-8, each byte is a letter of Latin-1.
-In strings, letters other than ASCII are written as in the standard, `\\u{e9}`.
+A script may have any encoding that extends ASCII: if it is not UTF-8, each byte is a letter of Latin-1. In
+strings, letters outside of ASCII are written as in the standard, `\\u{e9}`.
 
 Guarantees: parentheses are balanced, strings and quoted symbols are closed, the text is UTF-8 without NUL and
 ends with `exit`; an InputError names file and line.
@@ -42,7 +42,7 @@ _BLOCK_BYTES = 1 << 22
 _OPEN, _CLOSE = ord("("), ord(")")
 #: string literals (a doubled quote ends one and begins the next), quoted symbols, comments
 _OPAQUE = re.compile(rb'"[^"]*"|\|[^|]*\||;[^\r\n]*')
-#: matches in a text without comments: `echo` with its string, which is kept, strings and quoted symbols
+#: in a text without comments: `echo` with its strings (which stay unchanged), strings, quoted symbols
 _LETTERS = re.compile(rb'\(\s*echo\s*(?:"[^"]*")+|"[^"]*"|\|[^|]*\|')
 _OTHER_LETTERS = re.compile(r"[^\x00-\x7f]")
 _EXIT = re.compile(rb"\(\s*exit\s*\)")
@@ -61,19 +61,19 @@ _SHOWN = 60
 
 
 class Part(NamedTuple):
-    """A command with output, or several silent ones, of which `kind` is the most consequential kind."""
+    """A command with output, or several silent commands; `kind` is the largest kind of its commands."""
 
     begin: int
     end: int
     kind: Kind
-    #: the line of the part, from 1 on
+    #: line on which the part begins, from 1 on
     line: int
-    #: the number of `success` lines to be printed
+    #: number of `success` lines to print
     successes: int
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """The facts known of a script before it runs."""
+    """What is known of a script before it runs."""
 
     logic: str = ""
     has_bits: bool = False
@@ -85,13 +85,13 @@ class Facts(msgspec.Struct, frozen=True):
     checks: int = 0
     #: options that commands of the script need
     needs: tuple[str, ...] = ()
-    #: answers given here, by the number of the part
+    #: index of a part -> answer that is given without an engine
     replies: dict[int, str] = {}
 
 
 @dataclass(frozen=True)
 class Script:
-    """A script in the form for engines. `table`: a row per part, as `Part` without its begin."""
+    """A script in the form for engines. `table`: a row per part, with the fields of `Part` except `begin`."""
 
     text: NDArray[np.uint8]
     table: NDArray[np.int64]
@@ -99,7 +99,7 @@ class Script:
 
     @classmethod
     def from_payload(cls, payload: Payload) -> Script:
-        """The inverse of `to_payload`, without copying the text."""
+        """Return the script of which `to_payload` made the payload, without copying the text."""
         facts = msgspec.json.decode(payload["facts"].tobytes(), type=Facts)
         return cls(payload["text"], payload["parts"], facts)
 
@@ -118,7 +118,7 @@ class Script:
 
 
 def script_from_text(text: bytes, name: str) -> Script:
-    """Check a script and divide it into parts. `name` is for errors. Raises InputError."""
+    """Check a script and divide it into parts. Raises InputError, which calls the script `name`."""
     return _Cutter(text, name).cut()
 
 
@@ -134,12 +134,12 @@ class _Cutter:
     needs: dict[str, None] = field(default_factory=dict)
     replies: dict[int, str] = field(default_factory=dict)
     prints_success: bool = False
-    #: silent commands since the last part: their kind, the place of the first one, the number of `success`
-    #: lines
+    #: silent commands since the last part: their largest kind, the line of the first one, and the number of
+    #: `success` lines
     silent: Kind | None = None
     silent_line: int = 0
     successes: int = 0
-    #: the place up to which newlines are counted
+    #: offset up to which newlines are counted
     counted: int = 0
     line: int = 1
     checks: int = 0
@@ -176,7 +176,7 @@ class _Cutter:
                 self.masked[begin:end] = b"x" * (end - begin)
 
     def _end_at_exit(self) -> None:
-        """Remove the text behind the first `exit` command, which need not be a script."""
+        """Remove the text after the first `exit` command; it need not be valid."""
         counted = depth = 0
         for found in _EXIT.finditer(self.masked):
             depth += self.masked.count(b"(", counted, found.start())
@@ -189,13 +189,13 @@ class _Cutter:
 
     def _check_form(self) -> None:
         if (at := self.text.find(b"\0")) >= 0:
-            raise self._error(at, "a NUL byte; this is no SMT-LIB script")
+            raise self._error(at, "the text contains a NUL byte; it is not an SMT-LIB script")
         if (unclosed := _UNCLOSED.search(self.masked)) is not None:
             what = "string" if unclosed.group() == b'"' else "quoted symbol"
             raise self._error(unclosed.start(), f"the {what} that begins here is never closed")
 
     def _write_in_unicode(self) -> None:
-        """Convert the text to UTF-8 without comments, and its strings to ASCII."""
+        """Remove comments, convert the text to UTF-8, and write its strings in ASCII."""
         text = bytes(self.given)
         try:
             text.decode()
@@ -262,7 +262,7 @@ class _Cutter:
         return True
 
     def _do(self, name: str, begin: int, end: int) -> bool:
-        """Remove a command and execute it; return False if it ends the script."""
+        """Execute a command of kind OURS, and hide it from engines; return False if it ends the script."""
         if name == "set-option":
             self._set_option(begin, end)
             return True
@@ -295,7 +295,7 @@ class _Cutter:
         self._blank(begin, end)
         if option in CHANNELS and value.strip(b'"') not in (b"stdout", b"stderr"):
             raise self._error(
-                begin, f":{option} names a file, but the engines of a job write none; remove this command"
+                begin, f":{option} names a file, but a job's engines write no files; remove this command"
             )
         if option == PRINT_SUCCESS:
             self.prints_success = value == b"true"
@@ -370,7 +370,7 @@ class _Cutter:
 
 
 def _in_ascii(found: re.Match[bytes]) -> bytes:
-    """Return a string in ASCII; any other text as it is."""
+    """Write a string in ASCII; leave any other text unchanged."""
     if found.group()[:1] != b'"':
         return found.group()
     return _OTHER_LETTERS.sub(
@@ -378,5 +378,5 @@ def _in_ascii(found: re.Match[bytes]) -> bytes:
     ).encode()
 
 
-_UNKNOWN = "is none of SMT-LIB that could be passed on; docs/smt.md lists those that are"
+_UNKNOWN = "is not passed on to engines; docs/smt.md lists the commands that are"
 _REFUSED = {"include": "would read another file; write its content here", "": "has no name"}

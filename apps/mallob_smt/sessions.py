@@ -1,7 +1,7 @@
-"""One engine that answers a script part by part, in a process of its own, by its package's interface.
+"""Sessions: an engine answers a script part by part, in a process of its own, by its package's interface.
 
-No engine gets a file: all accept text. Z3 is called through its C interface: its Python package takes ten
-times as long to import, and its `z3` command would be a further process.
+All engines get the script as text, not as a file. Z3 is called through its C interface, because its Python
+package takes ten times as long to import, and its `z3` command would be a further process.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from typing import Any, Protocol
 
 from mallob_smt.engines import Strategy
 
-#: Z3's name of the option; Z3 always supports `get-value` and models
+#: option -> Z3's name of it, if different
 _Z3_NAMES = {"produce-assertions": "interactive-mode"}
 _Z3_LACKS = ("produce-interpolants",)
 _RESET = re.compile(r"\(\s*reset\s*\)\s*\Z")
 _REASON = "(get-info :reason-unknown)"
-#: the options that Bitwuzla supports
+#: options that Bitwuzla supports
 _BITWUZLA_KNOWS = ("produce-models", "produce-unsat-cores", "produce-unsat-assumptions")
 
 
 class EngineError(Exception):
-    """An error: the engine cannot continue with this script. One line states the reason."""
+    """The engine cannot continue with this script. The message is the reason."""
 
 
 class Session(Protocol):
-    """An engine with all commands of a script so far."""
+    """An engine that has executed a script's commands so far."""
 
     def answer(self, text: str) -> str:
-        """Return the output of an engine on some further commands. Raises EngineError."""
+        """Execute further commands; return the engine's output. Raises EngineError."""
         ...
 
     def reason_unknown(self) -> str:
-        """Return the engine's reason for the last `unknown`, if it prints one."""
+        """Return what the engine prints as its reason for the last `unknown`; empty: nothing."""
         ...
 
 
 def load(engine: str) -> None:
-    """Import what a session needs, so that processes forked from this one begin at once."""
+    """Import what sessions of an engine need, so that processes forked from this one begin at once."""
     if engine == "z3":
         _z3_library()
     else:
@@ -51,7 +51,7 @@ def load(engine: str) -> None:
 
 
 def open_session(strategy: Strategy, needs: Sequence[str], is_incremental: bool) -> Session:
-    """Open a session; `needs` are options that the script's commands need. Raises EngineError."""
+    """Open a session. `needs`: options that the script's commands need. Raises EngineError."""
     match strategy.engine:
         case "z3":
             return _Z3(strategy, needs)
@@ -94,7 +94,7 @@ class _Z3:
         for name, value in strategy.options:
             self._library.Z3_global_param_set(name.encode(), value.encode())
         self._context = self._library.Z3_mk_context(self._library.Z3_mk_config())
-        # The default handler ends the process; the answer's text contains the error as well.
+        # Z3's default handler ends the process. An error is in the answer's text anyway.
         self._handler = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)(lambda context, code: None)
         self._library.Z3_set_error_handler(self._context, ctypes.cast(self._handler, ctypes.c_void_p))
         wanted = [_Z3_NAMES.get(need, need) for need in needs if need not in _Z3_LACKS]
@@ -102,7 +102,7 @@ class _Z3:
         self._prefix = self._first
 
     def answer(self, text: str) -> str:
-        # Z3 counts lines over all calls as one text.
+        # The prefix must not add lines: Z3 counts lines as if all calls were one text.
         answer = self._library.Z3_eval_smtlib2_string(self._context, (self._prefix + text).encode())
         self._prefix = self._first if _RESET.search(text) is not None else ""
         return answer.decode(errors="replace") if answer else ""
@@ -127,7 +127,7 @@ class _Cvc5:
             self._solver.setOption(name, value)
 
     def answer(self, text: str) -> str:
-        if _RESET.search(text) is not None:  # its parser would remember the logic, but not the options
+        if _RESET.search(text) is not None:  # cvc5's own reset would keep the logic, but not the options
             self._begin()
             return ""
         self._parser.setStringInput(self._module.InputLanguage.SMT_LIB_2_6, text, "script")

@@ -560,8 +560,8 @@ def test_what_is_known_is_offered_before_the_end(alone: Any) -> None:
 @pytest.mark.parametrize(
     ("configuration", "problem"),
     [
-        ({"proof": "p"}, "a proof of an optimum has no format"),
-        ({"solutions": 2}, "one solution of least cost"),
+        ({"proof": "p"}, "MAXSAT writes no proofs"),
+        ({"solutions": 2}, "one solution, of the smallest cost"),
         ({"speed": 1}, "unknown key 'speed'"),
         ({"sharing": 1}, "must be true or false"),
     ],
