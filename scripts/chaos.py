@@ -1,7 +1,7 @@
-"""Faults on purpose, on a service of its own in a new folder: is nothing lost, doubled or left behind?
+"""Faults on purpose, on a service in a new folder: is anything lost, doubled or left behind?
 
     python scripts/chaos.py soak --minutes 5 --ranks 6 --seed 1     jobs of all kinds, kills in between
-    python scripts/chaos.py kills --jobs 500 --kills 20 --seed 1    everything is killed again and again
+    python scripts/chaos.py kills --jobs 500 --kills 20 --seed 1    all parts are killed again and again
     python scripts/chaos.py trees 'UTS 15' T3L --losses 1           bags with known results: all exact?
 
 `CAMPAIGN --help` describes the faults and checks of each campaign; `faults/strikes.py` lists all faults,
@@ -26,7 +26,7 @@ from mallob_py.cli.rank_options import RANK_LOSSES
 
 
 class Campaign(Protocol):
-    """A service under watch and its faults; both methods may raise Wrong."""
+    """A service and the faults that it suffers. Both methods may raise Wrong."""
 
     service: Service
 
@@ -53,7 +53,7 @@ def parse() -> argparse.Namespace:
         )
         one.add_argument("--ranks", type=int, default=ranks)
         one.add_argument("--seed", type=int, default=1)
-        one.add_argument("--rank-loss", choices=RANK_LOSSES, default="auto", help="of the service")
+        one.add_argument("--rank-loss", choices=RANK_LOSSES, default="auto", help="the service's option")
         return one
 
     one = add("soak", soak.__doc__, 6)
@@ -63,20 +63,22 @@ def parse() -> argparse.Namespace:
         "--rank-timeout",
         type=float,
         default=20.0,
-        help="seconds; more on a machine that is busy with other things for as long (default: 20)",
+        help="seconds; give more if other programs may take the machine for as long (default: 20)",
     )
     one = add("kills", kills.__doc__, 4)
-    one.add_argument("--jobs", type=int, default=500, help="at least so many")
+    one.add_argument("--jobs", type=int, default=500, help="smallest number of jobs")
     one.add_argument("--kills", type=int, default=20)
-    one.add_argument("--stops", type=int, default=1, help="how many of the kills are stops")
+    one.add_argument("--stops", type=int, default=1, help="number of kills that are stops instead")
     one.add_argument("--stop-seconds", type=float, default=30.0)
-    one.add_argument("--durable", action="store_true", help="the service waits for the medium")
+    one.add_argument("--durable", action="store_true", help="the service's option")
     one = add("trees", trees.__doc__, 4)
     names = ", ".join(tree.name for tree in TREES)
-    one.add_argument("trees", nargs="*", metavar="TREE", help=f"of {names}; default: up to 300 million tasks")
-    one.add_argument("--losses", type=int, default=0, help="of ranks, for each tree that lasts")
-    one.add_argument("--restarts", type=int, default=0, help="of the service, for each tree that lasts")
-    one.add_argument("--minutes", type=float, default=30.0, help="a tree that takes longer is taken to hang")
+    one.add_argument(
+        "trees", nargs="*", metavar="TREE", help=f"{names}; default: all up to 300 million tasks"
+    )
+    one.add_argument("--losses", type=int, default=0, help="losses of ranks per tree, if it lasts")
+    one.add_argument("--restarts", type=int, default=0, help="restarts of the service per tree, if it lasts")
+    one.add_argument("--minutes", type=float, default=30.0, help="time limit of a tree")
     options = parser.parse_args()
     if options.campaign == "trees":
         try:

@@ -2,9 +2,9 @@
 
     python scripts/demo.py [RANKS]
 
-Starts a service in a folder of its own, hands in formulas of apps/mallob_sat/examples with other
-priorities at other times, shows once a second who has the PEs, and compares the answers with the known
-ones. Exit code 0 if all are right.
+Starts a service in a new folder, submits formulas of apps/mallob_sat/examples with different priorities
+at different times, shows how the jobs share the PEs whenever that changes, and compares the answers with
+the known answers. The exit code is 0 if all are right.
 """
 
 import json
@@ -32,10 +32,10 @@ What to try next (mallob-py is .venv/bin/mallob-py here):
 
     mallob-py solve formula.cnf.xz            one formula on all cores; models, proofs, cores: --help
     mallob-py serve -n 4                      a service like this one: job files in, replies out
-    mallob-py submit --wait formula.cnf.xz    a job for it; watch it with: mallob-py top
+    mallob-py submit --wait formula.cnf.xz    a job for this service; watch it with: mallob-py top
     mallob-py simulate --seconds 60           the same scheduler on 1536 PEs, in virtual time
 
-README.md tells the rest, docs/writing-an-application.md how to have jobs of your own kind."""
+README.md says more; docs/writing-an-application.md says how to write an application of your own."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mallob-py-demo-") as folder:
         api_dir, log_dir = Path(folder, "api"), Path(folder, "logs")
         with _serving(ranks, api_dir, log_dir), Client(api_dir) as client:
-            print(f"Ranks of this service: {ranks}. Letter: a PE at work for that job, dot: idle.")
+            print(
+                f"This service has {ranks} ranks. A letter is a PE that works for that job, a dot an idle PE."
+            )
             wrong = _play(client, api_dir)
         _tell_latencies(log_dir)
     print(f"wrong or late: {', '.join(wrong)}" if wrong else NEXT)
@@ -82,7 +84,7 @@ def _serving(ranks: str, api_dir: Path, log_dir: Path) -> Iterator[None]:
 
 
 def _play(client: Client, api_dir: Path) -> list[str]:
-    """Submit the jobs and show their progress; return the formulas without a right answer."""
+    """Submit the jobs and show their progress; return the formulas that got a wrong answer or none."""
     begin_s, shown = time.monotonic(), ""
     coming, solving = list(JOBS), dict[Job, Future[Answer]]()
     wrong: list[str] = []
@@ -122,7 +124,7 @@ def _shares(status: ServiceStatus) -> str:
 
 
 def _tell_latencies(log_dir: Path) -> None:
-    """Print how quickly workers started, by the event logs."""
+    """Print how quickly workers started, as the event logs say."""
     report = subprocess.run(
         [*COMMAND, "report", log_dir, "--json"], capture_output=True, text=True, check=True
     )

@@ -1,10 +1,10 @@
-"""Leaves an api folder as a stopped service leaves it, with one of each format on disk.
+"""Make a sample api folder: as a killed service leaves it, with a file of each format on disk.
 
     python scripts/format_sample.py FOLDER
 
-`tests/ranks/test_upgrade.py` keeps one such folder for each format of `service/store/format_mark.py`, and
-lets today's service go on with each. Whoever changes a format runs this before and commits the folder.
-The mallob_py that this Python imports is the one that runs.
+`tests/ranks/test_upgrade.py` has such a folder for each format of `service/store/format_mark.py`, and lets
+today's service continue with each folder. Before you change a format, run this script and commit the folder.
+The script runs the mallob_py that this Python imports.
 """
 
 import json
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mallob_py.runtime.processes import python
 
-#: files that the next service needs; the others are made anew, or are of one run
+#: files that the next service needs; all other files are made anew or concern one run only
 _KEPT = (".finished", ".format", ".last_id", ".running", "history.jsonl", "*/*")
 _PATIENCE_S = 60.0
 
@@ -37,7 +37,7 @@ def main() -> None:
                 _fill(api / "jobs.0")
             finally:
                 os.killpg(service.pid, signal.SIGKILL)
-                service.stdout.read()  # until the ranks have ended, too
+                service.stdout.read()  # returns once the ranks have ended, too
         _leave_reply_unpublished(api / "jobs.0")
         _put(api / "jobs.0", "untaken", literals=[-1, 0])
         for pattern in _KEPT:
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _fill(client: Path) -> None:
-    """Have jobs in all states."""
+    """Submit jobs, and wait until they are in all states."""
     for name in ("solved", "decided"):
         _put(client, name, group="night", literals=[1, 2, 0, -1, 0])
         _await((client / f"out/alice.{name}.json").exists)
@@ -58,18 +58,18 @@ def _fill(client: Path) -> None:
     _await(lambda: any(client.glob("checkpoints/[0-9]*")))
     _put(client, "after", group="night", literals=[3, 0], dependencies=["alice.bag"])
     _await(lambda: any(client.glob("journal/*.job.after.json")))
-    time.sleep(2)  # later checkpoints have more in them
+    time.sleep(2)  # later checkpoints contain more
 
 
 def _put(client: Path, name: str, **fields: object) -> None:
-    """Hand in a job of alice."""
+    """Submit a job of the user alice."""
     text = json.dumps({"user": "alice", "name": name, "application": "SAT", **fields})
     (client / f"in/~{name}.json").write_text(text)
     (client / f"in/~{name}.json").rename(client / f"in/{name}.json")
 
 
 def _leave_reply_unpublished(client: Path) -> None:
-    """Put a reply back to where it was the moment before."""
+    """Move a reply back to the journal, where it was just before it was published."""
     reply = client / "out/alice.decided.json"
     number = json.loads(reply.read_bytes())["internal_id"]
     reply.rename(client / f"journal/{number}.reply.alice.decided.json")

@@ -1,14 +1,16 @@
-"""Check of the logs of loans (`mallob-py run NAME --log-loans DIR`): was each bag counted once?
+"""Check of the logs of loans (`mallob-py run NAME --log-loans DIR`): was each task counted once?
 
-python scripts/loans.py DIR          print all contradictions, or that there are none; exit code 1 or 0
+python scripts/loans.py DIR          print all contradictions and a summary; exit code 1 if there are any
 python scripts/loans.py DIR --dot    print the open loans, from lender to borrower, as DOT for Graphviz
 
 The script uses none of the ledgers' code: it adds up the entries of all workers. Rules:
 
-- a loan must be merged into an account at most once, as it was lent or in a state reported by its borrower;
-- an account's final report must equal the work done on it and the loans merged into it, and nothing else;
-- the same holds for the job's own account at its end; if the account began at a checkpoint, a root must have
-  reported this checkpoint.
+- A loan must be merged into an account at most once, either as it was lent or in a state that its borrower
+  has reported.
+- The number of tasks in an account's final report must be the tasks done on the account plus the tasks of
+  the loans merged into it.
+- The same holds for the job's own account at its end. If this account began with a checkpoint, a root must
+  have reported this checkpoint.
 """
 
 import argparse
@@ -19,12 +21,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-#: an entry, which is a line of a log
+#: a line of a log
 Entry = dict[str, Any]
 
 
 def read(folder: Path) -> list[list[Entry]]:
-    """Return the log of each worker, without a last line that the worker's death has cut off."""
+    """Read the log of each worker, without an incomplete last line."""
     logs = []
     for path in sorted(folder.glob("*.jsonl")):
         lines = path.read_bytes().split(b"\n")
@@ -47,13 +49,13 @@ def problems(logs: Iterable[list[Entry]]) -> Iterator[str]:
         yield from _problems_of_one(log, told, lent, taken)
     for loan, times in taken.items():
         if times > 1:
-            yield f"loan {loan} was taken in {times} times"
+            yield f"loan {loan} was merged {times} times"
 
 
 def _problems_of_one(
     log: list[Entry], told: dict[int, set[tuple[int, int]]], lent: set[int], taken: Counter[int]
 ) -> Iterator[str]:
-    """Yield the contradictions of one worker; count in `taken` how often each loan was merged."""
+    """Yield the contradictions in one worker's log; count in `taken` how often each loan was merged."""
     added: Counter[int] = Counter()
     for entry in log:
         account, done = entry["account"], entry.get("done", 0)
@@ -61,23 +63,24 @@ def _problems_of_one(
             case "opened":
                 added[account] = done
                 if done and (0, done) not in told[0]:
-                    yield f"a root began with {done} tasks done, and no root had told so"
+                    yield f"a root began with {done} tasks done, which no root had reported"
             case "taken":
                 loan, state = entry["loan"], (entry.get("seq", 0), done)
                 taken[loan] += 1
                 added[account] += done
                 if loan not in lent:
-                    yield f"loan {loan} was taken in, and nobody had lent it"
+                    yield f"loan {loan} was merged, but nobody had lent it"
                 elif state != (0, 0) and state not in told[loan]:
-                    yield f"loan {loan} was taken in with {done} tasks done, which nobody had told"
+                    yield f"loan {loan} was merged with {done} tasks done, which nobody had reported"
             case "told" | "returned" | "finished" as what:
                 sum_up = entry.get("own", 0) + added[account]
                 if (what != "told" or entry.get("final")) and done != sum_up:
-                    yield f"account {account} was {what} with {done} tasks done, and it comes to {sum_up}"
+                    told_as = f"account {account} was {what} with {done} tasks done"
+                    yield f"{told_as}, but its entries add up to {sum_up}"
 
 
 def open_loans(logs: Iterable[list[Entry]]) -> list[tuple[int, int]]:
-    """Return (lender's account, loan) of loans that no worker has merged or discarded; the root's: 0."""
+    """Return (lender's account, loan) of each loan that no worker has merged or dropped; 0: the job's."""
     lenders: dict[int, int] = {}
     dropped = set()
     for entry in sorted((entry for log in logs for entry in log), key=lambda entry: entry["t"]):
@@ -103,7 +106,7 @@ def dot(logs: Iterable[list[Entry]]) -> str:
             known.add(entry["account"])
     lines = ["digraph loans {", '  0 [label="the job"];']
     for lender, loan in open_loans(logs):
-        state = "nothing told" if loan in known else "not there"
+        state = "nothing reported" if loan in known else "not arrived"
         if loan in last:
             state = f"{last[loan]} tasks done"
         lines.append(f'  {loan} [label="{loan}\\n{state}"];')
@@ -116,14 +119,14 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--dot", action="store_true", help="the open loans")
+    parser.add_argument("--dot", action="store_true", help="print the open loans")
     options = parser.parse_args()
     try:
         logs = read(options.folder)
     except (OSError, ValueError) as error:
         parser.error(f"{options.folder}: {error}")
     if not logs:
-        parser.error(f"{options.folder} holds no logs of loans")
+        parser.error(f"{options.folder} contains no logs of loans")
     if options.dot:
         print(dot(logs))
         return 0

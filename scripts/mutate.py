@@ -1,10 +1,10 @@
-"""Test whether the tests notice when a rule is broken: break each rule, one at a time.
+"""Test whether the tests notice broken rules: break each rule, one at a time.
 
 Each mutation (`tests/mutations/`) is applied to a copy of the sources; the sources themselves stay unchanged.
-On the copy, the test named in the mutation's entry runs first. If it passes, all tests of its part run up to
-the first failure (for the protocol also the simulations, then random seeds). A failing test must fail again,
-and pass without the mutation: a test that fails only sometimes has noticed nothing. A mutation that survives
-shows a missing test or an unnecessary rule; the exit code is then 1.
+On the copy, the test named in the mutation's entry runs first. If it passes, all tests of the changed package
+run up to the first failure (for the protocol also the simulations, then random seeds). A failing test must
+fail again, and must pass without the mutation: a test that fails only sometimes has noticed nothing. A
+mutation that survives shows a missing test or an unnecessary rule; the exit code is then 1.
 
 python scripts/mutate.py                 all mutations
 python scripts/mutate.py --only token    the mutations whose rule contains the word
@@ -42,7 +42,7 @@ _PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "anyio.pytes
 PYTEST = ("-m", "pytest", "-x", "-q", *_PLUGINS)
 #: a timeout is a failure of its test, and must not end pytest
 _TIMEOUT_METHOD = "--timeout-method=signal"
-#: the time limit of a test, as a test that never ends has noticed the mutation
+#: time limit of a test; a test that never ends has noticed the mutation
 _TEST_TIMEOUT_S = 60
 _TIMEOUT_S = 1200.0
 _FUZZ_FIRST = 1000
@@ -52,12 +52,12 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[.*?\])?(?: - (.*))?$", re.MU
 
 
 class Stopped(Exception):
-    """An interruption by the user."""
+    """The user has interrupted the run."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one mutation. `is_expected`: the test in its entry has noticed it."""
+    """The result of one mutation. `is_expected`: whether the test named in its entry has noticed it."""
 
     mutation: Mutation
     noticed_by: str | None
@@ -70,7 +70,7 @@ class Verdict:
 
 
 class Runner:
-    """Runs Python on copies of the sources, and ends these processes on request."""
+    """Runner of Python on copies of the sources. `stop` ends all its processes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ class Runner:
         self._is_stopped = False
 
     def run(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str] | None:
-        """Run the tests; return None if they exceed the time."""
+        """Run Python with these arguments; return None if it takes longer than _TIMEOUT_S."""
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join((str(folder), str(folder / "apps"))),
@@ -87,7 +87,7 @@ class Runner:
         with self._lock:
             if self._is_stopped:
                 raise Stopped
-            # A group of its own, as a fuzz has children, and this process must pass on Ctrl-C.
+            # In a group of its own, because fuzz has children, which `stop` must end, too.
             process = subprocess.Popen(
                 [*python(), *arguments],
                 cwd=folder,
@@ -124,7 +124,7 @@ class Runner:
 
 
 class Judge:
-    """Copies the sources once; each mutation gets a copy of this copy, compiled files included."""
+    """Judge of mutations. It copies the sources once; each mutation gets a copy of this copy."""
 
     def __init__(self, work: Path, runner: Runner, fuzz_s: float) -> None:
         self._work = work
@@ -138,7 +138,7 @@ class Judge:
             else:
                 shutil.copy2(source, dest)
         self._place_of = test_places(self._unchanged)
-        #: whether each test passes without any mutation, as far as known
+        #: test -> whether it passes without any mutation
         self._passes: dict[str, bool] = {}
 
     def check_unchanged(self, mutations: list[Mutation]) -> None:
@@ -173,7 +173,7 @@ class Judge:
         return Verdict(mutation, noticed_by, is_expected, time.monotonic() - began_s)
 
     def notice(self, folder: Path, *tests: str) -> str | None:
-        """Return the first of these tests that fails twice with the mutation, and passes without it."""
+        """Return the first test that fails twice with the mutation and passes without the mutation."""
         by_chance: list[str] = []
         while (failed := self._failure(folder, *tests, *by_chance)) is not None:
             if failed not in self._passes:
@@ -186,12 +186,12 @@ class Judge:
         return None
 
     def _failure(self, folder: Path, *tests: str) -> str | None:
-        """Return the first of these tests that fails, by pytest's name; an endless test fails, too."""
+        """Return pytest's name of the first test that fails. A test that does not end fails, too."""
         done = self._runner.run(folder, *PYTEST, f"--timeout={_TEST_TIMEOUT_S}", _TIMEOUT_METHOD, *tests)
         if done is None and len(tests) == 1:
             return tests[0]
         if done is None:
-            raise RuntimeError(f"tests do not end, nor does pytest end them: {' '.join(tests)}")
+            raise RuntimeError(f"tests do not end, and pytest does not end them: {' '.join(tests)}")
         if done.returncode in (0, _NO_TESTS):
             return None
         failed = _FAILED.search(done.stdout)
@@ -208,7 +208,7 @@ class Judge:
 
 
 def test_places(root: Path) -> dict[str, str]:
-    """Return pytest's name of each test function with a unique name, but for those of an MPI world."""
+    """Return test function -> pytest's name, for all functions with unique names outside of tests/worlds."""
     places: dict[str, list[str]] = {}
     for path in set((root / "tests").rglob("test_*.py")) - set((root / "tests/worlds").iterdir()):
         for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE):
@@ -217,7 +217,7 @@ def test_places(root: Path) -> dict[str, str]:
 
 
 def _tests_of_part(root: Path, file: str) -> list[str]:
-    """Return all files with tests of the same part, fast ones first."""
+    """Return all test files of the package that contains a source file, fast files first."""
     is_apps = file.startswith("apps/")  # the tests of all applications are in one folder
     mirrored = Path("tests/apps") if is_apps else Path("tests", *Path(file).parent.parts[1:])
     folders = ("tests/protocol", "tests/simulation") if file.startswith(_PROTOCOL) else (str(mirrored),)
@@ -227,18 +227,16 @@ def _tests_of_part(root: Path, file: str) -> list[str]:
 
 
 def tell(verdicts: list[Verdict], took_s: float) -> int:
-    """Print the end of the table; return the number of survivors."""
+    """Print a summary of the verdicts; return the number of survivors."""
     for verdict in verdicts:
         if verdict.noticed_by is not None and not verdict.is_expected:
-            print(f"\n{verdict.mutation.rule}\n  is not noticed by {verdict.mutation.test}, as the list says")
+            print(f"\n{verdict.mutation.rule}\n  is not noticed by its entry's test, {verdict.mutation.test}")
     survivors = [verdict.mutation for verdict in verdicts if verdict.noticed_by is None]
     for mutation in survivors:
         change = describe(mutation, (_ROOT / mutation.file).read_text())
         print(f"\nNo test needs the rule: {mutation.rule}.\n{textwrap.indent(change, '    ')}")
     if survivors:
-        print(
-            "\nWrite a test that fails with the change, or make the change for good and take it off the list."
-        )
+        print("\nWrite a test that fails with the change, or make the change for good and remove its entry.")
     print(f"\n{len(verdicts)} mutations, {len(survivors)} survived, {took_s:.0f} s")
     return len(survivors)
 
@@ -258,7 +256,7 @@ def main() -> int:
     )
     parser.add_argument("--only", default="", help="only rules that match this regular expression")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutations at a time")
-    parser.add_argument("--fuzz-seconds", type=float, default=15.0, help="for what no test has noticed")
+    parser.add_argument("--fuzz-seconds", type=float, default=15.0, help="for mutations that no test notices")
     options = parser.parse_args()
     mutations = [mutation for mutation in MUTATIONS if re.search(options.only, mutation.rule)]
     if not mutations:

@@ -1,19 +1,19 @@
-"""A mutation: a rule in words, the change that breaks it, and the test that notices the change.
+"""Mutations: each is a rule in words, a change that breaks the rule, and a test that notices the change.
 
-The tables in `tests/mutations/*.txt` are kept by hand: one entry for each rule that could seem superfluous.
-A line without indent names the file (or is a comment); the entries of its rules follow:
+The tables in `tests/mutations/*.txt` are written by people: one entry for each rule that could seem needless.
+A line without indent names a source file (or is a comment); the entries of the file's rules follow:
 
     messages for this epoch are handled once it has come
       PE._on_epoch: self._parked[0][0] <= self.epoch => self._parked[0][0] < self.epoch
       test_a_message_waits_for_its_epoch
 
-The second line contains the place, which is a function, a class or (`module`) the whole file, the old code
-and the new code. Three words stand for usual changes: `without STATEMENTS`; `never CONDITION`; `always
-CONDITION`. The second line may continue in further lines; the last line is the test.
+The second line contains the place (a function, a class, or `module` for the whole file), the old code and the
+new code. Three words stand for common changes: `without STATEMENTS`; `never CONDITION`; `always CONDITION`.
+The second line may continue on further lines; the last line is the test.
 
 Sources and changes are compared as syntax trees: line breaks and comments do not matter. The old code must
-occur in its place exactly once. So an entry whose rule has been rewritten raises an error that names the
-rule, and never breaks other code.
+occur in its place exactly once. So if a rule's code has been rewritten, its entry raises an error that names
+the rule, and never breaks other code.
 
 In the old code the body `...` stands for any statements: `if self.is_resting: ...`.
 """
@@ -28,14 +28,14 @@ import msgspec
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Old code and its replacement: an expression for an expression, else statements."""
+    """Old code and its replacement: either both are expressions, or both are statements."""
 
     old: str
     new: str
 
 
 class Mutation(msgspec.Struct, frozen=True):
-    """A rule, the change that breaks it, and the test for it (which `mutate.py` runs first)."""
+    """A rule, a change that breaks the rule, and a test that notices it (`mutate.py` runs it first)."""
 
     rule: str
     file: str
@@ -44,13 +44,13 @@ class Mutation(msgspec.Struct, frozen=True):
     test: str
 
 
-#: the replacements that a single word names
+#: word for a common change -> replacement of the old code
 _WORDS = {"without": "", "never": "False", "always": "True"}
 _CHANGE = re.compile(r"([\w.]+): *(.+)", re.DOTALL)
 _RULE = re.compile(r"  (\S.*)\n((?: {4}.*\n)+) {4}(test_\w+)\n")
 
 
-#: a node, the name of one of its fields, and the field's new value
+#: a node, the name of one of the node's fields, and the field's new value
 _Changed = tuple[ast.AST, str, object]
 
 
@@ -127,25 +127,25 @@ def _scope(mutation: Mutation, module: ast.Module) -> ast.AST:
     for name in mutation.place.split(".") if mutation.place else ():
         found = [node for node in ast.iter_child_nodes(scope) if getattr(node, "name", None) == name]
         if len(found) != 1:
-            raise _misfit(mutation, f"{mutation.place!r} is there {len(found)} times")
+            raise _misfit(mutation, f"the place {mutation.place!r} exists {len(found)} times")
         scope = found[0]
     return scope
 
 
 def _change(mutation: Mutation, scope: ast.AST) -> None:
-    """Replace the one part of the scope's tree that equals the old code."""
+    """Replace the only part of the scope's tree that equals the old code."""
     parent, field, value = _fitting(mutation, scope)
     setattr(parent, field, value)
     ast.fix_missing_locations(scope)
 
 
 def _fitting(mutation: Mutation, scope: ast.AST) -> _Changed:
-    """Return the one part of the scope's tree that equals the old code, and its replacement."""
+    """Find the only part of the scope's tree that equals the old code; return it with its replacement."""
     try:
         codes = (mutation.change.old, mutation.change.new)
         old, new = (ast.parse(textwrap.dedent(code).strip()).body for code in codes)
     except SyntaxError as error:
-        raise _misfit(mutation, f"the change is no Python: {error}") from None
+        raise _misfit(mutation, f"the change is not valid Python: {error}") from None
     if len(old) == len(new) == 1 and isinstance(old[0], ast.Expr) and isinstance(new[0], ast.Expr):
         changes = _changed_expressions(scope, old[0].value, new[0].value)
     else:
@@ -187,7 +187,7 @@ def _changed_statements(scope: ast.AST, old: list[ast.stmt], new: list[ast.stmt]
 
 
 def _is_alike(pattern: object, found: object) -> bool:
-    """Return whether two parts of syntax trees are equal."""
+    """Tell whether a part of a syntax tree equals a pattern."""
     if isinstance(pattern, ast.AST):
         return type(pattern) is type(found) and all(
             (field == "body" and _is_any(part)) or _is_alike(part, getattr(found, field, None))
@@ -199,7 +199,7 @@ def _is_alike(pattern: object, found: object) -> bool:
 
 
 def _is_any(body: object) -> bool:
-    """Return whether the code is the body `...`."""
+    """Tell whether the code is the body `...`."""
     match body:
         case [ast.Expr(ast.Constant(value))]:
             return value is ...

@@ -2,7 +2,7 @@
 
     python scripts/pictures.py               # writes docs/pictures/page.png, page-dark.png and top.svg
 
-Takes a minute, and Chromium (`apt-get install chromium`). What they show differs from time to time.
+This takes a minute, and needs Chromium (`apt-get install chromium`). Each run shows other jobs' states.
 """
 
 import argparse
@@ -29,14 +29,14 @@ _OURS = [*python(), "-m", "mallob_py"]
 _RANKS = 8
 _WIDTH, _HEIGHT = 1180, 820
 _TOP_WIDTH, _TOP_LINES = 110, 20
-#: the time for which the page runs before its picture is taken
+#: time for which the page runs before its picture is taken
 _LOOK_MS = 6000
 _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
 @contextmanager
 def _running(*command: str, says: str, within: Path) -> Iterator[str]:
-    """Run a command of this package until the end of the block; yield its first output with the word."""
+    """Run a command of this package until the end of the block. Yield its output once that `says` so."""
     output = within / f"{command[0]}.log"
     with output.open("w") as file:
         process = subprocess.Popen([*_OURS, *command], cwd=within, stdout=file, stderr=file)
@@ -53,7 +53,7 @@ def _running(*command: str, says: str, within: Path) -> Iterator[str]:
 
 
 def _submit_jobs(api_dir: Path) -> list[Client]:
-    """Submit jobs of three users one after the other, of which one waits and one fails."""
+    """Submit jobs of three users one after the other. One job waits, and one fails."""
     clients = {name: Client(api_dir, name) for name in ("alice", "bob", "carol")}
     alice, bob, carol = clients.values()
     alice.submit(application="UTS", configuration={"depth": 18}, priority=2.0, name="tree")
@@ -92,7 +92,7 @@ def main() -> None:
     output: Path = parser.parse_args().output
     browser = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
     if browser is None:
-        sys.exit("there is no Chromium here: apt-get install chromium")
+        sys.exit("Chromium is not installed; apt-get install chromium")
     output.mkdir(parents=True, exist_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -109,7 +109,8 @@ def main() -> None:
         with served, shown as told:
             url = next(word for word in told.split() if word.startswith("http"))
             clients = _submit_jobs(api_dir)
-            # Without an open page, the ranks do not report workers: the first picture starts their reports.
+            # Ranks report workers only while a page is open. The first picture starts the reports, and is
+            # taken again at the end.
             for scheme, name in (("light", "page.png"), ("dark", "page-dark.png"), ("light", "page.png")):
                 _shoot(browser, url, scheme, output / name)
             _draw_top(api_dir, output / "top.svg")

@@ -1,4 +1,4 @@
-"""Hook of mkdocs: documents outside `docs/` become pages of the site, and links to them are changed."""
+"""Hook of mkdocs: documents outside of `docs/` become pages of the site, and links lead to these pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-#: pages of the site and their documents in the repository
+#: page of the site -> its document in the repository
 PAGES = {
     "index.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
@@ -40,7 +40,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             there = _SOURCES[source]
         elif source.startswith("docs/") and not source.startswith("docs/lab/"):
             there = source.removeprefix("docs/")
-        else:  # neither the code nor the lab notes are part of the site
+        else:  # a link to code or lab notes, which are not part of the site
             return text
         return f"[{text}]({posixpath.relpath(there, posixpath.dirname(place) or '.')}{anchor or ''})"
 

@@ -1,13 +1,16 @@
-"""Three paths through a rank: the numbers of calls from one of our modules to another.
+"""Three paths through a rank: the numbers of calls from one module of `mallob_py` to another.
 
-Ranks record each call from one module of `mallob_py` to another. The script counts the calls on one rank
-between the rename of a NOOP job's file into `in/` and the sight of its reply; the calls of `resize +1` from
-the order until a second after the answer; and the calls in the seconds after the kill of a rank that is no
-client's. For the last two, each rank is counted, and the rank with the most calls is reported. The list of
-calls shows where a path could be shorter. Ranks are several times slower than usual: the subject is paths,
-not time. So their clock is slowed as well, and they park by this clock. Then a job that usually ends within
-its first milliseconds, before other ranks hear of it, does so here, too, and no turn is counted that only
-came too early.
+Ranks record each such call. The script counts the calls
+
+- of a NOOP job, on one rank, from the rename of the job's file into `in/` until its reply is seen;
+- of `resize +1`, from the order until a second after the answer;
+- of a rank's death: in the seconds after the kill of a rank without a client.
+
+For the last two, the rank with the most calls is reported. The list of calls shows where a path could be
+shorter. Recording makes ranks several times slower, but the script measures paths and not time. So the ranks'
+clock is slowed as well, and they wait by this clock. Then a job that usually ends within its first
+milliseconds, before other ranks hear of it, does so here, too, and no turn of a rank's loop is counted that
+happens only because waiting ended too early.
 """
 
 import argparse
@@ -27,14 +30,14 @@ from mallob_py.runtime.processes import python
 from mallob_py.service.telemetry.status import read_status
 
 _JOBS = 20
-#: the number of added ranks, and of killed ranks
+#: number of ranks that are added, and of ranks that are killed
 _CHANGES = 3
-#: the time until all ranks have heard of an answer, and until ranks continue without a lost one
+#: time until all ranks have heard of an answer; time until ranks continue without a lost rank
 _HEARD_S, _LOSS_S = 1.0, 3.0
-#: the factor by which a recording rank is slower at most, also on a busy machine
+#: greatest factor by which recording slows a rank, even on a busy machine
 _SLOWNESS = 30.0
 
-#: a module that every Python started below imports; it acts only where a rank's loop is imported
+#: source of a module that every Python process of the service imports; it acts only in ranks
 _SITECUSTOMIZE = r"""
 import os, sys, time
 
@@ -98,14 +101,14 @@ class _Finder:
 sys.meta_path.insert(0, _Finder())
 """
 
-#: begin and end of a path, in seconds of the monotonic clock
+#: begin and end of a path [s of the monotonic clock]
 Span = tuple[float, float]
 #: calling and called module
 Way = tuple[str, str]
 
 
 def measure(ranks: int, trips: Callable[[Service, Path], list[Span]]) -> list[tuple[str, Counter[Way]]]:
-    """Return for each path the rank with the most calls between modules, and these calls."""
+    """Return, for each path, the rank with the most calls between modules, and its calls."""
     with tempfile.TemporaryDirectory(prefix="mallob-py-path.") as name:
         folder, out = Path(name), Path(name) / "out"
         out.mkdir()
@@ -133,10 +136,10 @@ def measure(ranks: int, trips: Callable[[Service, Path], list[Span]]) -> list[tu
 
 
 def jobs(service: Service, _: Path) -> list[Span]:
-    """Run NOOP jobs one after the other; the first one, which imports the application, is left out."""
+    """Run NOOP jobs one after the other; leave out the first job, which imports the application."""
     spans = []
     for number in range(_JOBS + 1):
-        time.sleep(0.3)  # the previous job's remaining work must not count for this job
+        time.sleep(0.3)  # work for the previous job must not count for this job
         job = service.drop({"user": "bench", "name": f"noop{number}", "application": "NOOP"})
         service.await_reply(job)
         spans.append((job.dropped_s, time.monotonic()))
@@ -144,7 +147,7 @@ def jobs(service: Service, _: Path) -> list[Span]:
 
 
 def growth(service: Service, _: Path) -> list[Span]:
-    """Add a rank, several times."""
+    """Add a rank, _CHANGES times."""
     command = [*python(), "-m", "mallob_py", "resize", "+1", "--api-dir", str(service.api_dir)]
     spans = []
     for _ in range(_CHANGES):
@@ -156,7 +159,7 @@ def growth(service: Service, _: Path) -> list[Span]:
 
 
 def losses(service: Service, out: Path) -> list[Span]:
-    """Kill a rank without a client, several times; the other ranks continue."""
+    """Kill a rank without a client, _CHANGES times; the other ranks continue."""
     deadline_s = time.monotonic() + 60.0
     while (status := read_status(service.api_dir)) is None:
         assert time.monotonic() < deadline_s, "the service writes no status"
@@ -172,7 +175,7 @@ def losses(service: Service, out: Path) -> list[Span]:
     return spans
 
 
-#: the number of ranks at the start, and the function that makes the paths
+#: name of a path -> number of ranks at the start, function that produces the path several times
 TRIPS: dict[str, tuple[int, Callable[[Service, Path], list[Span]]]] = {
     "NOOP": (1, jobs),
     "resize +1": (2, growth),
@@ -183,17 +186,17 @@ TRIPS: dict[str, tuple[int, Callable[[Service, Path], list[Span]]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("--only", choices=TRIPS, nargs="+", default=list(TRIPS))
-    parser.add_argument("--ways", type=int, default=12, help="so many of the most frequent ways are shown")
+    parser.add_argument("--ways", type=int, default=12, help="number of most frequent calls that are shown")
     options = parser.parse_args()
     for name in options.only:
         found = measure(*TRIPS[name])
         counts = [ways.total() for _, ways in found]
-        told = f"median {statistics.median(counts):g}, least {min(counts)}, most {max(counts)}"
+        told = f"median {statistics.median(counts):g}, smallest {min(counts)}, largest {max(counts)}"
         ranks = ", ".join(dict.fromkeys(f"rank {rank.partition('.')[0]}" for rank, _ in found))
         whole = sum((ways for _, ways in found), Counter[Way]())
         rows = [(f"{source} -> {dest}", count / len(found)) for (source, dest), count in whole.most_common()]
-        title = f"{name}: changes of module, {len(found)} times: {told} ({ranks})"
-        print_table(title, ("way", "times"), rows[: options.ways])
+        title = f"{name}: calls between modules in {len(found)} runs: {told} ({ranks})"
+        print_table(title, ("call", "mean number"), rows[: options.ways])
 
 
 if __name__ == "__main__":

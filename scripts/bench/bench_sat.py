@@ -1,8 +1,8 @@
-"""Formulas by `solve` on one and on two ranks, and by kissat's own command, in turns: wall seconds, ratios.
+"""Wall seconds of `solve` on one and on two ranks, beside kissat's own command, formula by formula.
 
-The shortest times of several rounds count, as other programs on a machine only lengthen them. Without files,
-some formulas are generated. If kissat is not on PATH (or given by --kissat), PySAT's solver is used, in a
-process of its own. A different answer ends the benchmark.
+Of several rounds the shortest time counts, because other programs on a machine only lengthen times. Without
+files, some formulas are generated. If kissat is neither on PATH nor given by --kissat, PySAT's kissat runs in
+a process of its own. If answers differ, the benchmark ends with an error.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pysat.solvers import Solver
 with Solver(sys.argv[1], bootstrap_with=CNF(from_file=sys.argv[2]).clauses) as solver:
     sys.exit(10 if solver.solve() else 20)
 """
-#: the exit codes of the answers SAT and UNSAT
+#: exit codes of the answers SAT and UNSAT
 _ANSWERS = (10, 20)
 
 
@@ -35,7 +35,7 @@ def pysat_command(solver: str) -> list[str]:
 
 
 def generated(folder: Path) -> list[Path]:
-    """Return one formula of each kind, each of which takes about a second or more."""
+    """Write one formula of each kind; most take about a second or more. Return their paths."""
     texts = {
         "pigeons-10": generate.pigeonhole(10).text("pigeons"),
         "uniform-250": generate.uniform(250, 1065, 5).text("uniform"),
@@ -49,7 +49,7 @@ def generated(folder: Path) -> list[Path]:
 
 
 def wall_s(command: list[str], limit_s: float) -> tuple[float, int | None]:
-    """Return the time of a command and its exit code; None if it was ended at the limit."""
+    """Run a command; return its time and its exit code, which is None if it was ended at the limit."""
     begin_s = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     if not ends_within(process, limit_s):
@@ -64,10 +64,10 @@ def wall_s(command: list[str], limit_s: float) -> tuple[float, int | None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", type=Path, help="formulas that kissat's command reads, too")
-    parser.add_argument("--kissat", default=shutil.which("kissat"), help="its command")
-    parser.add_argument("--rounds", type=int, default=1, help="how often each is run")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds for each")
+    parser.add_argument("files", nargs="*", type=Path, help="formulas, in a format that kissat reads")
+    parser.add_argument("--kissat", default=shutil.which("kissat"), help="kissat's command")
+    parser.add_argument("--rounds", type=int, default=1, help="runs per formula and command")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds per run")
     options = parser.parse_args()
     commands = {
         "kissat": [options.kissat, "-q", "-n"] if options.kissat else pysat_command("kissat404"),

@@ -1,16 +1,17 @@
-"""Virtual time of `solve` on N workers, over kissat alone: how SAT scales on a machine with fewer cores.
+"""Virtual time of `solve` on N workers beside kissat alone: how SAT scales, on a machine with fewer cores.
 
     python scripts/bench/bench_scaling.py --set tune --workers 4,8 --only prime,waerden -- --portfolio k
 
 The reference is kissat 4.0.4 as PySAT compiles it, alone in a process: CPU seconds to load and to decide,
 without the start of Python. N workers on fewer than N cores take longer than on N cores, and longer still if
-other programs run. So a run's virtual time is the CPU time of its processes over N: the wall time on N free
-cores, if workers neither wait nor disturb each other's caches. Beside it stands wall time times cores over N
-(1 if N is less), which also counts waiting (and other programs).
+other programs run. So a run's virtual time is the CPU time of its processes divided by N: the wall time on N
+free cores if workers neither wait nor disturb each other's caches. The table also shows the wall time times
+min(cores, N) divided by N, which includes waiting (and other programs).
 
-A formula of each family is drawn by seed, again until the reference takes between `--least` and `--most`
-seconds; the two sets have no seed in common, and `--seed` draws another set. The reference's times stay in
-the folder of formulas. `--beside` runs another tree of the sources in turns, a copy of mallob_py and apps.
+For each family, formulas are drawn by seed until the reference takes between `--least` and `--most` seconds
+for one. The two sets have no seed in common, and `--seed` draws another set. The folder of formulas also
+keeps the reference's times. `--beside` also runs another tree of the sources (a copy of mallob_py and apps),
+in turns with this one.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ answer = solver.solve()
 print(time.process_time() - begin_s)
 sys.exit(10 if answer.value > 0 else 20)
 """
-#: the exit codes of the answers
+#: exit code -> answer
 _ANSWERS = {10: "SAT", 20: "UNSAT"}
 _FIRST_SEEDS = {"tune": 1_000, "check": 500_000}
 _DRAWS_MAX = 12
@@ -64,7 +65,7 @@ Wires = list[int]
 
 
 def _sum(circuit: Circuit, a: Wires, b: Wires) -> Wires:
-    """Return the sum of two numbers, one bit longer than the longer."""
+    """Return the sum of two numbers; it has one bit more than the longer number."""
     carry, out = circuit.false, []
     size = max(len(a), len(b))
     for x, y in zip(_wide(circuit, a, size), _wide(circuit, b, size), strict=True):
@@ -84,7 +85,7 @@ def _differ(circuit: Circuit, a: Wires, b: Wires) -> Formula:
 
 
 def _total(circuit: Circuit, addends: list[Wires], draw: random.Random, bits: int) -> Wires:
-    """Return the sum of numbers, added in a random order, cut to `bits`."""
+    """Return the sum of numbers, added in a random order and cut to `bits` bits."""
     addends = list(addends)
     while len(addends) > 1:
         one, other = (addends.pop(draw.randrange(len(addends))) for _ in range(2))
@@ -109,7 +110,7 @@ def _distributivity(draw: random.Random) -> Formula:
 
 
 def _accumulators(draw: random.Random) -> Formula:
-    """Two machines that add up the same inputs in different orders."""
+    """Ask whether two circuits that add the same inputs in different orders differ."""
     circuit, bits = Circuit(), draw.choice((5, 6))
     inputs = [circuit.wires(bits) for _ in range(draw.choice((7, 8)))]
     return _differ(circuit, *(_wide(circuit, _total(circuit, inputs, draw, bits), bits) for _ in range(2)))
@@ -147,7 +148,7 @@ _Round = Callable[[Circuit, Wires, Wires, Wires], tuple[Wires, Wires]]
 
 
 class _Bits:
-    """The gates of a circuit on values."""
+    """The gates of `Circuit`, on values instead of wires."""
 
     false = False
 
@@ -162,7 +163,7 @@ class _Bits:
 
 
 def _cipher(draw: random.Random, step: _Round, rounds: int, hidden: int) -> Formula:
-    """The keys of all rounds, of which some bits are hidden, from pairs of texts."""
+    """Ask for the hidden bits of a cipher's round keys, given pairs of plain and cipher texts."""
     circuit, bits = Circuit(), lambda: draw.choices((0, 1), k=16)
     secret = [bits() for _ in range(rounds)]
     keys = [circuit.wires(16) for _ in range(rounds)]
@@ -180,7 +181,7 @@ def _cipher(draw: random.Random, step: _Round, rounds: int, hidden: int) -> Form
 
 
 def _shuffled(draw: random.Random, n_vars: int, clauses: Sequence[Sequence[int]]) -> Formula:
-    """Return the formula with variables renamed and clauses in another order."""
+    """Return a formula with these clauses in random order and variables renamed at random."""
     names = [0, *draw.sample(range(1, n_vars + 1), n_vars)]
     renamed = [tuple(names[abs(x)] * (1 if x > 0 else -1) for x in clause) for clause in clauses]
     return Formula(n_vars, draw.sample(renamed, len(renamed)))
@@ -195,7 +196,7 @@ def _colouring(draw: random.Random) -> Formula:
 
 
 def _quasigroup(draw: random.Random) -> Formula:
-    """A Latin square with holes, which can be filled."""
+    """Ask for the missing entries of a Latin square; a solution exists."""
     order = draw.randint(33, 36)
     orders = [draw.sample(range(order), order) for _ in range(3)]
     cell = lambda r, c, s: (r * order + c) * order + s + 1  # noqa: E731
@@ -212,7 +213,7 @@ def _quasigroup(draw: random.Random) -> Formula:
 
 
 def _waerden(draw: random.Random) -> Formula:
-    """Numbers in two classes without progressions of given lengths."""
+    """Ask for two classes of the numbers up to a bound without progressions of given lengths."""
     lengths, count = draw.choice((((3, 11), 114), ((3, 10), 97), ((4, 6), 73), ((3, 11), 113)))
     clauses = [
         [sign * (first + k * step) for k in range(length)]
@@ -224,7 +225,7 @@ def _waerden(draw: random.Random) -> Formula:
 
 
 def _clique_colouring(draw: random.Random) -> Formula:
-    """A graph with a clique and too few colours for it."""
+    """Ask for a graph that has a clique and a colouring with fewer colours; there is none."""
     vertices, clique, colours = draw.choice(((9, 6, 5), (12, 5, 4), (8, 6, 5), (10, 5, 4)))
     numbers: dict[tuple[object, ...], int] = {}
     name = lambda *what: numbers.setdefault(what, len(numbers) + 1)  # noqa: E731
@@ -242,7 +243,7 @@ def _clique_colouring(draw: random.Random) -> Formula:
 
 
 def _not_all_equal(draw: random.Random) -> Formula:
-    """Numbers in two classes, none of some random triples in one class."""
+    """Ask for two classes of numbers such that no random triple is in one class."""
     count = draw.randint(260, 320)
     clauses = []
     for z in draw.sample([*combinations(range(1, count + 1), 3)], int(2.1 * count)):
@@ -279,7 +280,7 @@ FAMILIES: dict[str, Callable[[random.Random], Formula]] = {
 
 
 class Drawn(NamedTuple):
-    """A formula of a set, with the answer and the CPU seconds of the reference."""
+    """A formula of a set, with the reference's answer and CPU seconds."""
 
     family: str
     file: Path
@@ -298,7 +299,7 @@ class Run(NamedTuple):
 def run_to_the_end(
     command: Sequence[str], limit_s: float, environment: Mapping[str, str] = {}
 ) -> tuple[Run, str]:
-    """Run a command; count the CPU time of all its descendants, also of those that are killed."""
+    """Run a command; count the CPU time of all its descendants, including killed ones."""
     cpu_before_s, begin_s = _cpu_of_ended_s(), time.monotonic()
     environ = os.environ | environment
     process = subprocess.Popen(
@@ -311,7 +312,7 @@ def run_to_the_end(
         out, complaint = process.communicate()
     wall_s = time.monotonic() - begin_s
     with contextlib.suppress(ChildProcessError):
-        while True:  # orphans come to us, see `main`
+        while True:  # orphans become children of this process, see `main`
             os.waitpid(-1, 0)
     killed = process.returncode < 0
     if process.returncode not in _ANSWERS and wall_s < limit_s and not killed:
@@ -325,7 +326,7 @@ def _cpu_of_ended_s() -> float:
 
 
 def reference(file: Path, limit_s: float) -> tuple[str, float]:
-    """Return kissat's answer and its CPU seconds; "?" if they would be more than `limit_s`."""
+    """Return kissat's answer and CPU seconds; the answer is "?" if it needs more than `limit_s`."""
     run, out = run_to_the_end(
         [*python(), "-c", _REFERENCE, str(math.ceil(limit_s)), str(file)], _REFERENCE_WALL_S
     )
@@ -355,7 +356,7 @@ def drawn(
 
 
 def summary(speedups: Sequence[float]) -> str:
-    """Return geometric mean, its 90 % interval by bootstrap, median, and counts of wins and losses."""
+    """Return, as text, the geometric mean with its 90 % interval (bootstrap), the median, wins and losses."""
     logs, draw = [math.log(each) for each in speedups], random.Random(1)
     means = sorted(statistics.fmean(draw.choices(logs, k=len(logs))) for _ in range(_RESAMPLES))
     low, high = (math.exp(means[round(share * (_RESAMPLES - 1))]) for share in (0.05, 0.95))
@@ -370,21 +371,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--set", choices=_FIRST_SEEDS, default="tune", help="which draw of formulas")
+    parser.add_argument("--set", choices=_FIRST_SEEDS, default="tune", help="set of formulas")
     parser.add_argument("--seed", type=int, help="first seed of another set")
     parser.add_argument("--beside", type=Path, help="another tree of the sources, run in turns")
     parser.add_argument("--workers", default="2,4,8", help="numbers of workers; empty: draw only")
     parser.add_argument("--only", default=",".join(FAMILIES), help="families")
-    parser.add_argument("--least", type=float, default=1.5, help="CPU seconds of the reference at least")
-    parser.add_argument("--most", type=float, default=12.0, help="and at most")
-    parser.add_argument("--folder", type=Path, default=RESULTS_DIR / "scaling", help="keeps the formulas")
+    parser.add_argument("--least", type=float, default=1.5, help="smallest CPU seconds of the reference")
+    parser.add_argument("--most", type=float, default=12.0, help="greatest CPU seconds of the reference")
+    parser.add_argument("--folder", type=Path, default=RESULTS_DIR / "scaling", help="folder of formulas")
     parser.add_argument(
         "--limit", type=float, default=8.0, help="a run ends after N * LIMIT * reference seconds"
     )
     parser.add_argument("solve", nargs="*", help="further options of `solve`, after --")
     options = parser.parse_args()
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1):
-        raise BenchmarkError("orphans cannot be counted here")
+        raise BenchmarkError("this kernel does not let orphans be counted (PR_SET_CHILD_SUBREAPER)")
     counts = [int(each) for each in options.workers.split(",") if each]
     trees: dict[str, Path | None] = (
         {"": None} if options.beside is None else {"beside ": options.beside, "": None}
@@ -403,7 +404,7 @@ def main() -> None:
             row.append(f"{'>' if run.answer == '?' else ''}{virtual_s[0]:.1f} ({virtual_s[1]:.1f})")
         print(*row, flush=True)
         rows.append(row)
-    title = f"CPU seconds of all over N (wall seconds times {_CORES} over N), seeds from {first_seed}"
+    title = f"CPU seconds / N (wall seconds * min({_CORES}, N) / N), seeds from {first_seed}"
     print_table(title, ("family", "", "kissat", *columns), rows)
     for column, found in speedups.items():
         for kind, each in zip(("CPU", "wall"), zip(*found, strict=True), strict=False):
@@ -412,7 +413,7 @@ def main() -> None:
 
 
 def solved(one: Drawn, count: int, tree: Path | None, limit_s: float, further: Sequence[str]) -> Run:
-    """Run `solve` of this tree of the sources, or of ours. Raises BenchmarkError at a wrong answer."""
+    """Run `solve` of `tree`; None: of this tree of the sources. Raises BenchmarkError at a wrong answer."""
     places = {} if tree is None else {"PYTHONPATH": f"{tree}:{tree / 'apps'}"}
     run, _ = run_to_the_end([*_SOLVE, str(count), *further, str(one.file)], limit_s, places)
     if run.answer not in (one.answer, "?"):

@@ -1,13 +1,12 @@
-"""A service beside other systems that run jobs on two cores: start, cost per job, a job when all is busy.
+"""A service beside other systems that run jobs on two cores: start, time per job, a job while all is busy.
 
     python scripts/bench/bench_systems.py                 # the systems that are installed, in turns
     python scripts/bench/bench_systems.py --formulas      # 60 formulas at once, most of them small
 
-Each system runs alone, in a process of its own. A job is the system's smallest one: a NOOP job
-for mallob-py, a function that returns for pools, Dask and Ray, the program `true` for Slurm, `touch` for
-HyperQueue.
-Missing systems are left out (`pip install 'dask[distributed]' ray`; Slurm needs root and Debian's
-packages, see `tests/slurm`). The formulas are solved by the same CaDiCaL everywhere.
+Each system runs alone, in a process of its own. A job is the smallest job of the system: a NOOP job for
+mallob-py, a function that returns for pools, Dask and Ray, the program `true` for Slurm, `touch` for
+HyperQueue. Missing systems are left out (`pip install 'dask[distributed]' ray`; Slurm needs root and
+Debian's packages, see `tests/slurm`). All systems solve the formulas with the same CaDiCaL.
 """
 
 import argparse
@@ -33,17 +32,17 @@ from mallob_sat import generate
 CORES = 2
 ONE_BY_ONE = 30
 AT_ONCE = 300
-#: the time limit of a job that is submitted when all workers are busy
+#: time limit of a job that is submitted while all workers are busy
 BUSY_LIMIT_S = 10.0
-#: how long one of many unanswered formulas is waited for before the next
+#: time for which the script waits for one of many unanswered formulas before it turns to the next
 _SHORT_S = 0.002
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class System(NamedTuple):
-    """A system. `begin(endless)` submits a job and returns a function that waits for its end, up to seconds.
+    """A system. `begin(is_endless)` submits a job; the function that it returns waits for the job's end.
 
-    `solve(path)` does the same for a formula.
+    The function takes the longest time to wait [s]. `solve(path)` submits a formula in the same way.
     """
 
     begin: Callable[[bool], Callable[[float], bool]]
@@ -51,17 +50,17 @@ class System(NamedTuple):
 
 
 def nothing() -> None:
-    """The smallest job."""
+    """Return at once: the smallest job."""
 
 
 def endless() -> None:
-    """A job that does not end."""
+    """Compute without end: a job that occupies a worker."""
     while True:
         pass
 
 
 def solve(path: str) -> bool:
-    """Return whether the formula is satisfiable, by the only solver that our service uses here."""
+    """Decide whether a formula is satisfiable, by the solver that the service uses in this benchmark."""
     from pysat.formula import CNF
     from pysat.solvers import Solver
 
@@ -78,7 +77,7 @@ def mallob() -> Iterator[System]:
             job = service.drop({"user": "bench", "name": f"job{next(numbers)}", **fields})
 
             def await_end(limit_s: float) -> bool:
-                if limit_s <= _SHORT_S:  # a client that looks all the time takes a core from the solvers
+                if limit_s <= _SHORT_S:  # a client that polls all the time would take a core from solvers
                     time.sleep(limit_s)
                     return job.reply_path.exists()
                 with suppress(Exception):
@@ -147,14 +146,14 @@ def ray() -> Iterator[System]:
 
 
 def _slurm_here() -> Any:
-    """Return the module of the tests that sets up Slurm on this machine."""
+    """Import the tests' module that sets up Slurm on this machine."""
     sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("slurm", "ranks", ".")]
     return importlib.import_module("virtual_cluster")
 
 
 @contextmanager
 def slurm_cluster() -> Iterator[Any]:
-    """Set up two nodes with one of our cores each, which a job occupies as a whole."""
+    """Set up Slurm with two nodes of one core each; a job occupies a whole node."""
     with tempfile.TemporaryDirectory(prefix="slurm.") as folder:
         cluster = _slurm_here().Cluster(Path(folder))
         cluster.start()
@@ -168,7 +167,7 @@ def slurm() -> Iterator[System]:
     with slurm_cluster() as cluster:
 
         def begin(is_endless: bool) -> Callable[[float], bool]:
-            # `sbatch --wait` is no choice, as it polls every 2 s.
+            # Not `sbatch --wait`, because it polls every 2 s.
             command = ["srun", "--quiet", *(("sleep", "1d") if is_endless else ("true",))]
             process = subprocess.Popen(
                 command, env=cluster.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -191,7 +190,7 @@ def hyperqueue() -> Iterator[System]:
     numbers = iter(range(1 << 30))
 
     def begin(is_endless: bool) -> Callable[[float], bool]:
-        # HyperQueue's own wait polls every second, so a job reports its end by a file.
+        # A job reports its end by a file, because HyperQueue's own wait polls every second.
         done = folder / str(next(numbers))
         job = Job(max_fails=0)
         job.program(["sleep", "1d"] if is_endless else ["touch", str(done)])
@@ -234,7 +233,7 @@ def is_there(name: str) -> bool:
 
 
 def be_system(name: str) -> None:
-    """Print seconds: first answer after the start, one job, one of many, one while all workers are busy."""
+    """Print times [s]: start to first answer, a job alone, each of many jobs, a job while all are busy."""
     begin_s = time.monotonic()
     with SYSTEMS[name][1]() as system:
         assert system.begin(False)(60.0)
@@ -260,9 +259,9 @@ def be_system(name: str) -> None:
 
 
 def be_solver(name: str, folder: Path) -> None:
-    """Submit the formulas of a folder at once; print seconds until the answers: mean, median, last.
+    """Submit the formulas of a folder at once; print the times until the answers: mean, median, last.
 
-    Before, the last one is solved twice, so that solvers are loaded.
+    Before this, the last formula is solved once per core, so that solvers are loaded.
     """
     formulas = [str(path) for path in sorted(folder.iterdir())]
     with SYSTEMS[name][1]() as system:
@@ -284,7 +283,7 @@ def _print(took: dict[str, float]) -> None:
 
 
 def measured(name: str, *arguments: str, script: str = __file__) -> dict[str, Any]:
-    """Return the times of a system, measured in a process group that ends with all its processes."""
+    """Measure a system in a process group of its own, which is killed afterwards; return its times."""
     process = subprocess.Popen(
         [*python(), script, "--system", name, *arguments],
         env=os.environ | import_places(),
@@ -327,7 +326,7 @@ def compare(names: list[str], rounds: int) -> None:
         "first": "first answer",
         "one": "a job alone",
         "of many": "each of many",
-        "busy": "when all is busy",
+        "busy": "while all is busy",
     }
     rows = [
         [name, *(_seconds(each[column] for each in took[name]) for column in columns)]
@@ -356,7 +355,7 @@ def compare_formulas(names: list[str], rounds: int) -> None:
 
 
 def write_formulas(folder: Path) -> None:
-    """Write 60 formulas: 4 take seconds and come first by name, some a second, most milliseconds."""
+    """Write 60 formulas. The first 4 by name take seconds, 16 about a second, most milliseconds."""
     formulas = [generate.uniform(240, 1022, seed) for seed in range(4)]
     formulas += [generate.uniform(190, 809, seed) for seed in range(16)]
     formulas += [generate.planted(150, 600, seed) for seed in range(40)]

@@ -1,8 +1,7 @@
 """The common parts of the benchmarks: a service to measure, job files in, replies out, tables, JSON.
 
-A job's latency is taken as in the comparison runs with the C++ system: the clock (monotonic)
-starts when the job file is renamed into `in/` and stops when the reply is seen by a loop that
-looks every 0.2 ms.
+A job's latency is measured as in the comparison runs with the C++ system: the (monotonic) clock starts when
+the job file is renamed into `in/`, and stops when a loop that looks every 0.2 ms sees the reply.
 """
 
 import contextlib
@@ -35,12 +34,12 @@ _ACCEPTING = "accepting jobs"
 
 
 class BenchmarkError(Exception):
-    """An error: a command of the benchmark failed or did not start."""
+    """A command of the benchmark failed or did not start."""
 
 
 @dataclass(frozen=True)
 class DroppedJob:
-    """A job file that was put into `in/`. `dropped_unix_s` is the same moment since 1970."""
+    """A job file that was put into `in/`. `dropped_unix_s` is the time `dropped_s`, in s since 1970."""
 
     identity: str
     reply_path: Path
@@ -50,7 +49,7 @@ class DroppedJob:
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A job file beside its place in `in/`, under a name that the service ignores."""
+    """A job file that is in `in/` under a name that the service ignores."""
 
     identity: str
     hidden_path: Path
@@ -65,7 +64,7 @@ class PreparedJob:
 
 @dataclass(frozen=True)
 class Service:
-    """A running service. `events` is filled with all ranks' events when it has stopped."""
+    """A running service. `events` gets the events of all ranks when the service has stopped."""
 
     api_dir: Path
     log_dir: Path
@@ -75,11 +74,11 @@ class Service:
     events: list[Event] = field(default_factory=list)
 
     def drop(self, job: dict[str, Any], client: int = 0) -> DroppedJob:
-        """Hand in a job file by renaming it into place."""
+        """Submit a job: write its file and rename the file into place."""
         return self.prepare(job, client).drop()
 
     def prepare(self, job: dict[str, Any], client: int = 0) -> PreparedJob:
-        """Write a job file that the service does not see yet, so that dropping it is a rename only."""
+        """Write a job file that the service does not see yet; `drop` then only renames it."""
         folder = self.api_dir / f"jobs.{client}"
         identity = f"{job['user']}.{job['name']}"
         hidden = folder / "in" / f"~{identity}.json"
@@ -88,7 +87,7 @@ class Service:
         return PreparedJob(identity, hidden, folder / "in" / name, folder / "out" / name)
 
     def await_reply(self, job: DroppedJob, timeout_s: float = 60.0, poll_s: float = REPLY_POLL_S) -> float:
-        """Wait for a reply by fast polling, which costs time of a core; return the seconds since the drop."""
+        """Wait for a reply by fast polling, which takes a core's time; return the time since the drop."""
         path = os.fspath(job.reply_path)
         deadline_s = time.monotonic() + timeout_s
         while not os.path.exists(path):
@@ -100,12 +99,12 @@ class Service:
         return time.monotonic() - job.dropped_s
 
     def reply(self, job: DroppedJob) -> dict[str, Any]:
-        """Return the content of a reply after `await_reply`."""
+        """Read a reply. Must be called after `await_reply`."""
         content: dict[str, Any] = json.loads(job.reply_path.read_bytes())
         return content
 
     def interrupt(self, identity: str, client: int = 0) -> None:
-        """Request a job's end."""
+        """Request the interruption of a job."""
         user, _, name = identity.partition(".")
         folder = self.api_dir / f"jobs.{client}" / "in"
         hidden = folder / f"~{identity}.interrupt.json"
@@ -120,10 +119,10 @@ def running_service(
     interpreter: str | None = None,
     parent: Path | None = None,
 ) -> Iterator[Service]:
-    """Run a service on a new api-dir below `parent`, from "accepting jobs" to its clean end.
+    """Run a service on a new api-dir below `parent`: the block begins when the service accepts jobs.
 
-    Its standard error is ours; if it does not stop by itself, its processes are killed and an error is
-    raised.
+    At the block's end, the service is stopped; if it does not stop, it is killed, and BenchmarkError is
+    raised. The service shares this process's standard error.
     """
     folder = Path(tempfile.mkdtemp(prefix="mallob-py-bench.", dir=parent))
     api_dir, log_dir = folder / "api", folder / "logs"
@@ -158,7 +157,7 @@ def _await_accepting(process: subprocess.Popen[str]) -> None:
             raise BenchmarkError(f"the service did not start (exit code {process.wait()})")
     finally:
         watchdog.cancel()
-    # The service's later output must not fill the pipe.
+    # Later output of the service must not fill the pipe.
     threading.Thread(target=_drain, args=[process], daemon=True).start()
 
 
@@ -170,7 +169,7 @@ def _drain(process: subprocess.Popen[str]) -> None:
 
 
 def ends_within(process: subprocess.Popen[Any], limit_s: float) -> bool:
-    """Wait for a process to end, for `limit_s` at most. `Popen.wait` with a limit polls only every 50 ms."""
+    """Wait at most `limit_s` for a process's end, without the polling of `Popen.wait` (every 50 ms)."""
     if process.poll() is not None:
         return True
     descriptor = os.pidfd_open(process.pid)
@@ -208,7 +207,7 @@ def print_absent(what: str, how_to_get_it: str) -> None:
 
 
 def write_results(benchmark: str, results: dict[str, Any]) -> Path:
-    """Write `bench-results/<benchmark>.json`, with the facts that a later reader needs."""
+    """Write `bench-results/<benchmark>.json`: the results, and facts about the machine and the time."""
     RESULTS_DIR.mkdir(exist_ok=True)
     path = RESULTS_DIR / f"{benchmark}.json"
     machine = {

@@ -1,14 +1,14 @@
 """Compare this checkout with another commit: run both in turns, never at once, and report what is worse.
 
-    make compare BASE=v0.1.0                 everything, about ten minutes
+    make compare BASE=v0.1.0                 all measures, about ten minutes
     make compare BASE=v0.1.0 ONLY="noop-4 burst-500"
 
-The base is checked out and installed below `build/compare/`, and kept there for the next time. A measure is
-repeated, both trees in turns (A B, B A, ...), until the interval of each of its ratios is within 5 %, or its
-part of the time is over. A ratio is the geometric mean over the rounds of HEAD / base, with Student's 95 %
-interval. Less is better for all measures; `worse` and `better` are printed only if the interval excludes 1.
-The exit code is 1 if anything is worse. Counts (system calls, wake-ups) hardly depend on the machine's other
-load; times do, so the machine should be idle.
+The other commit (the base) is checked out and installed below `build/compare/`, and kept there for later
+comparisons. A measure is repeated, both trees in turns (A B, B A, ...), until the interval of each of its
+ratios is within 5 %, or its share of the time is over. A ratio is the geometric mean of HEAD / base over all
+rounds, with Student's 95 % interval. Smaller values are better for all measures; `worse` and `better` are
+printed only if the whole interval differs from 1 by more than 1 %. The exit code is 1 if anything is worse.
+Counts (system calls, wake-ups) hardly depend on other programs; times do, so the machine should be idle.
 """
 
 import argparse
@@ -28,10 +28,10 @@ from mallob_py.text_table import format_table
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOLDER = _ROOT / "build" / "compare"
-#: Student's t for 95 %, by degrees of freedom
+#: Student's t for 95 %; the index is the degrees of freedom
 _T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 _PRECISE = 0.05
-#: the relative difference up to which two values count as equal
+#: relative difference up to which two values count as equal
 _SAME = 0.01
 
 Rounds = list[tuple[dict[str, float], dict[str, float]]]
@@ -41,7 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("base", metavar="COMMIT")
     parser.add_argument("--only", nargs="+", choices=list(MEASURES), metavar="M", help=", ".join(MEASURES))
-    parser.add_argument("--limit", type=float, default=600.0, metavar="S", help="seconds for all (600)")
+    parser.add_argument(
+        "--limit", type=float, default=600.0, metavar="S", help="seconds for all measures (600)"
+    )
     options = parser.parse_args()
     commit = _git("rev-parse", "--verify", f"{options.base}^{{commit}}")
     trees = (_installed(_checkout(commit), commit[:12]), _installed(_ROOT, "head"))
@@ -95,7 +97,7 @@ def _is_precise(rounds: Rounds) -> bool:
 
 
 def _ratio(quantity: str, rounds: Rounds) -> tuple[float, float]:
-    """Return the logarithm of HEAD / base, and half the length of its interval."""
+    """Return the mean logarithm of HEAD / base, and half the length of its interval."""
     logs = [
         math.log(head[quantity] / base[quantity])
         for base, head in rounds
@@ -125,7 +127,7 @@ def _checkout(commit: str) -> Path:
 
 
 def _installed(root: Path, name: str) -> Tree:
-    """Install the tree into an environment of its own, with no packages but its requirements and MPI."""
+    """Install the tree into an environment of its own that has only its requirements and MPI."""
     environment = _FOLDER / f"{name}.venv"
     stamp, project = environment / "pyproject.toml", (root / "pyproject.toml").read_text()
     tree = Tree(name, environment / "bin" / "python")

@@ -1,7 +1,7 @@
-"""The measures of `compare.py`: one round of each, of one tree, by the same client.
+"""The measures of `compare.py`: each function runs one round of a measure on one tree.
 
-A measure is a function of a tree that returns its quantities by name. Less is better for all quantities. Job
-files are written before the clock starts and renamed into place by this process, for either tree.
+A measure takes a tree and returns name of a quantity -> value. Smaller values are better for all quantities.
+For both trees, this process writes job files before the clock starts, and then renames them into place.
 """
 
 import os
@@ -22,7 +22,7 @@ from footprint import Footprint, SystemCalls
 from latencies import Timeline
 from processes import everyone_below, memory
 
-#: the two places where an api folder is measured
+#: file systems on which an api folder is measured
 TMPFS, DISK = Path("/dev/shm"), Path(os.environ.get("TMPDIR", "/var/tmp"))
 _SETTLE_S, _IDLE_SETTLE_S, _IDLE_S = 0.7, 3.0, 4.0
 _PAUSE_S = 0.004
@@ -72,7 +72,7 @@ class Tree:
     interpreter: Path
 
     def run(self, *arguments: str) -> tuple[float, float, str]:
-        """Run Python to its end; return seconds, CPU seconds with its children, and the output."""
+        """Run the tree's Python to its end; return wall seconds, CPU seconds with children, and output."""
         before, begin_s = os.times(), time.monotonic()
         with tempfile.TemporaryDirectory(prefix="mallob-py-compare.") as folder:
             done = subprocess.run(
@@ -106,7 +106,7 @@ def _sat(name: str) -> dict[str, Any]:
 
 
 def one_by_one(make: Callable[[str], dict[str, Any]], ranks: int, count: int, tree: Tree) -> dict[str, float]:
-    """Run one job at a time, from the rename of its file to the sight of its reply."""
+    """Measure jobs one at a time, each from the rename of its file until its reply is seen."""
     with warm_service(tree, ranks) as service:
         latencies(service, make, "warm", 20)
         footprint = Footprint(service.process.pid)
@@ -127,7 +127,7 @@ def latencies(service: Service, make: Callable[[str], dict[str, Any]], name: str
 
 
 def burst(jobs: int, folder: Path, tree: Tree) -> dict[str, float]:
-    """Drop files of no-ops at once, and wait for the last reply."""
+    """Measure NOOP jobs that are submitted at once, until the last reply."""
     with warm_service(tree, 4, folder) as service:
         drop_at_once(service, "warm", 50)
         footprint = Footprint(service.process.pid)
@@ -155,7 +155,7 @@ def drop_at_once(service: Service, name: str, jobs: int) -> float:
 
 
 def whole_tree(tree: Tree) -> dict[str, float]:
-    """Measure from the rename of a job's file until all 16 ranks work on it."""
+    """Measure the time from the rename of a job's file until all 16 ranks work on the job."""
     times_s = []
     with warm_service(tree, _TREE_PES) as service:
         footprint = Footprint(service.process.pid)
@@ -176,14 +176,14 @@ def whole_tree(tree: Tree) -> dict[str, float]:
 
 
 def start(ranks: int, tree: Tree) -> dict[str, float]:
-    """Measure from the start of the command until it accepts jobs."""
+    """Measure the time from the start of `serve` until the service accepts jobs."""
     with running_service(ranks, interpreter=str(tree.interpreter), parent=TMPFS) as service:
         cpu_s = Footprint(service.process.pid, since_start=True).cpu_s()
         return {"wall ms": 1e3 * service.start_s, "CPU ms": 1e3 * cpu_s}
 
 
 def idle(tree: Tree) -> dict[str, float]:
-    """Measure four ranks without a job, per second."""
+    """Measure four ranks without jobs; all costs are per second."""
     with warm_service(tree, 4) as service:
         time.sleep(_IDLE_SETTLE_S)
         footprint = Footprint(service.process.pid)
@@ -194,7 +194,7 @@ def idle(tree: Tree) -> dict[str, float]:
 
 
 def solve(ranks: int, tree: Tree) -> dict[str, float]:
-    """Measure `solve` of two clauses, from the command to its end."""
+    """Measure a whole command `solve` on a formula of two clauses."""
     with tempfile.NamedTemporaryFile("w", suffix=".cnf") as file:
         file.write("p cnf 2 2\n1 2 0\n-1 0\n")
         file.flush()
@@ -219,7 +219,7 @@ def bag(application: str, fields: Sequence[str], tree: Tree) -> dict[str, float]
 
 
 def formulas(tree: Tree) -> dict[str, float]:
-    """Measure random formulas, submitted at once to two ranks: the mean and the last answer."""
+    """Measure random formulas that are submitted at once to two ranks: times of the mean and last answer."""
     generator = random.Random(60)
     with warm_service(tree, 2) as service:
         prepared = []
@@ -248,13 +248,13 @@ def _random_3sat(generator: random.Random, variables: int) -> list[int]:
 
 
 def simulation(tree: Tree) -> dict[str, float]:
-    """Simulate 1536 PEs with the ranks' own code, in virtual time."""
+    """Measure a simulation of 1536 PEs in virtual time."""
     _, cpu_s, _ = tree.run("-m", "mallob_py", "simulate", "--pes", "1536", "--seconds", "4s", "--seed", "1")
     return {"CPU s": cpu_s}
 
 
 def batch(tree: Tree) -> dict[str, float]:
-    """Simulate the jobs of a generated trace under three policies."""
+    """Measure batch simulations of a generated trace under three policies."""
     generator = random.Random(3)
     lines, submitted = ["; MaxProcs: 128\n", "; MaxNodes: 128\n"], 0.0
     for number in range(1, 2001):
@@ -286,7 +286,7 @@ def batch(tree: Tree) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure; it is repeated at least `rounds` times."""
+    """A measure, which is repeated at least `rounds` times."""
 
     run: Callable[[Tree], dict[str, float]]
     rounds: int = 3

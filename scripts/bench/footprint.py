@@ -1,8 +1,8 @@
 """The costs of a service: CPU time, wake-ups and system calls of all its processes.
 
-CPU time is the scheduler's own count; a wake-up is a voluntary context switch: a sleeping thread runs again.
-Both are exact and cost the service nothing. System calls are counted by strace, which slows the processes. So
-the timed jobs must be other ones.
+CPU time is the kernel scheduler's own count. A wake-up is a voluntary context switch: a sleeping thread runs
+again. Both counts are exact and cost the service nothing. strace counts system calls and slows the processes,
+so system calls and times must be measured on different jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import TracebackType
 from processes import everyone_below
 
 _PROC = Path("/proc")
-#: the system calls that are reported one by one
+#: system calls whose numbers are reported separately
 TOLD = ("epoll_wait", "openat", "read", "newfstatat", "sendto")
 _ATTACH_PATIENCE_S = 20.0
 
@@ -36,7 +36,7 @@ class Footprint:
         return self._now()[0] - self._before[0]
 
     def per(self, count: float) -> dict[str, float]:
-        """Return the cost per job, or per second, of `count`."""
+        """Return the costs divided by `count`, a number of jobs or seconds."""
         after = self._now()
         return {
             "CPU ms": 1e3 * (after[0] - self._before[0]) / count,
@@ -92,7 +92,7 @@ class SystemCalls:
                     self.counts[fields[1]] += int(fields[0])
 
     def per(self, count: float) -> dict[str, float]:
-        """Return the calls per job of `count` jobs: all calls, and the calls that are reported one by one."""
+        """Return the numbers of system calls divided by `count` jobs: of all, and of each in TOLD."""
         if not self.counts:
             return {}
         told = {name: self.counts[name] / count for name in TOLD}

@@ -1,8 +1,8 @@
 """The cost of a service's processes, read from `/proc`.
 
-A rank is a process that has a fork server; the fork server, the processes it has forked and the
-rank's guard, if it has one, belong to that rank. CPU time is taken from the scheduler's own counters,
-in nanoseconds: the usual clock ticks of 10 ms are too coarse for processes that sleep most of the time.
+A rank is a process that has a fork server. The fork server, the processes that it has forked, and the rank's
+guard, if any, belong to the rank. CPU time comes from the kernel scheduler's counters, in nanoseconds,
+because clock ticks of 10 ms are too coarse for processes that sleep most of the time.
 """
 
 from contextlib import suppress
@@ -16,7 +16,7 @@ _GUARD = b"world/guard_process.py"
 
 @dataclass(frozen=True)
 class RankProcesses:
-    """A rank with its fork server, the processes that wait for workers, and its guard, if any."""
+    """A rank, its helpers (the fork server and the processes that it has forked), and its guard, if any."""
 
     rank: int
     helpers: tuple[int, ...]
@@ -29,7 +29,7 @@ class RankProcesses:
 
 @dataclass(frozen=True)
 class Memory:
-    """Resident bytes, and the bytes with shared pages divided among the sharing processes."""
+    """Resident memory, and memory in which shared pages are divided by the number of sharers (PSS)."""
 
     resident_bytes: int
     proportional_bytes: int
@@ -48,7 +48,7 @@ def rank_processes(launcher: int) -> list[RankProcesses]:
     ranks = []
     for pid, command in commands.items():
         servers = [child for child in children.get(pid, ()) if _FORK_SERVER in commands[child]]
-        # A fork of a fork server looks like a rank, too; a dying process has no command any more.
+        # A process that a fork server has forked looks like a rank, too; a dying process has no command.
         if servers and command and _FORK_SERVER not in command:
             helpers = [helper for server in servers for helper in (server, *_below(server, children))]
             ranks.append(RankProcesses(pid, tuple(helpers), guard_of.get(pid, ())))
@@ -61,7 +61,7 @@ def everyone_below(pid: int) -> tuple[int, ...]:
 
 
 def cpu_s(pids: tuple[int, ...]) -> float:
-    """Return the CPU time so far of the living threads of these processes."""
+    """Return the CPU time that the living threads of these processes have used so far."""
     total_ns = 0
     for pid in pids:
         for thread in (_PROC / str(pid) / "task").glob("*/schedstat"):

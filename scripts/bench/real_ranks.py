@@ -2,16 +2,16 @@
 
     .venv/bin/python scripts/bench/real_ranks.py [--ranks 4] [--pes 2] [--seconds 20]
 
-starts a service of `ranks` x `pes` PEs and prints two tables:
+The script starts a service of `ranks` x `pes` PEs and prints two tables:
 
-- uniform jobs: n jobs at any time, random 3-SAT that no PE solves in time, each with the same CPU limit; the
-  throughput beside that of a schedule without overhead on as many PEs, the used part of the budgets (eta),
-  and the CPU utilisation of this machine's cores (u);
-- priorities: a stream of jobs for each, all at the same time; the mean volume of each, beside its exact
-  share, which the simulator yields (`mallob-py experiment priorities`).
+- uniform jobs: n jobs at any time, random 3-SAT that no PE solves in time, all with the same CPU limit; their
+  throughput beside the throughput of a schedule without overhead on as many PEs, the used share of the CPU
+  limits (eta), and the utilisation of this machine's cores (u);
+- priorities: a stream of jobs for each priority, all at the same time; the mean volume of each priority's
+  jobs beside its exact share, which the simulator reaches (`mallob-py experiment priorities`).
 
-Numbers behind ± are half of a 95 % interval: for the ratio over generations of jobs, else over jobs. Formulas
-come from a seed. With more PEs than cores, workers share cores: PE-seconds are those of the clock.
+The number after ± is half of a 95 % interval: for the ratio over generations of jobs, else over jobs.
+Formulas are drawn by seed. With more PEs than cores, workers share cores; PE-seconds are wall seconds.
 """
 
 import argparse
@@ -35,12 +35,12 @@ RATIO = 4.6
 FORMULAS = 8
 PRIORITIES = (0.1, 0.2, 0.3, 0.5, 1.0)
 _POLL_S = 0.02
-#: the period in which a schedule without overhead ends each of the present uniform jobs
+#: time in which a schedule without overhead ends all uniform jobs that are present
 _GENERATION_S = 4.0
 
 
 def formulas(folder: Path) -> list[str]:
-    """Write random 3-SAT above the threshold: hard for minutes, as a model can hardly be found by chance."""
+    """Write random 3-SAT formulas above the threshold, which no solver decides within minutes."""
     paths = list[str]()
     for seed in range(FORMULAS):
         path = folder / f"random{seed}.cnf"
@@ -50,7 +50,10 @@ def formulas(folder: Path) -> list[str]:
 
 
 class Loop:
-    """Keeps one job of each stream in the service; replies are kept by stream, with their times."""
+    """A closed loop of jobs: the service always has one job of each stream.
+
+    `replies`: stream -> (time, reply) of each ended job.
+    """
 
     def __init__(self, service: Service, paths: list[str], fields: list[dict[str, Any]], tag: str) -> None:
         self._service, self._paths, self._fields, self._tag = service, paths, fields, tag
@@ -107,7 +110,7 @@ def uniform(service: Service, paths: list[str], pes: int, seconds: float) -> lis
 
 
 def _cpu_s() -> float:
-    """Return the seconds for which a core of this machine was busy with any process; mean over cores."""
+    """Return the time for which this machine's cores were busy with any process, as a mean over cores."""
     user, nice, system, _, _, irq, soft, steal = map(
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     )
@@ -132,8 +135,10 @@ def priorities(service: Service, paths: list[str], pes: int, seconds: float) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--pes", type=int, default=2, help="of each rank")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each row and table")
+    parser.add_argument("--pes", type=int, default=2, help="PEs per rank")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="time per row of the first table, and for the second"
+    )
     options = parser.parse_args()
     pes = options.ranks * options.pes
     with tempfile.TemporaryDirectory(prefix="mallob-py-real-") as folder:

@@ -1,16 +1,16 @@
-"""Counts of the rule that idle PEs wait for suspended workers (P 3.3): uses, refusals and successes.
+"""Counts of the rule by which idle PEs wait for suspended workers (P 3.3): uses, refusals and successes.
 
     .venv/bin/python scripts/bench/reuse.py [--pes 384] [--seconds 600] [--seeds 1]
 
-plays the realistic arrivals of P 5.3 with each strategy of reuse and each seed from 0 on, and counts in the
-protocol's own code: queries for a suspended worker with their answers and the reasons for denials; the times
-that a PE began to keep itself free, which ended with the query or in vain; and roots of other jobs that such
-a PE rejected. Such a PE also stops further workers of other jobs, which cannot be counted, since it offers no
-token and gets no request. The strategy `published` is `full` with the rule of P 3.3 to the letter: a PE that
-turns idle keeps itself free for each suspended worker below its job's volume, until the worker's parent
-reports whether it needs the worker; `full` waits only for jobs that have just grown, 5 ms at most. Prints a
-table (for several seeds: of means and half of their 95 % intervals), and the strategy with the least value of
-each measure, compared seed by seed.
+The script plays the realistic arrivals of P 5.3 with each strategy of reuse and each seed from 0 on. In the
+protocol's own code it counts queries for suspended workers, with their answers and the reasons for denials;
+how often a PE began to keep itself free (a *hold*), which ended with the query or in vain; and roots of other
+jobs that such a PE rejected. Such a PE also keeps out other workers of other jobs. These cannot be counted,
+because the PE offers no token and gets no request. The strategy `published` is `full` with the exact rule of
+P 3.3: a PE that becomes idle keeps itself free for each suspended worker below its job's volume, until the
+worker's parent reports whether it needs the worker; `full` waits only for jobs that have just grown, at most
+5 ms. The script prints a table (for several seeds: means and half of their 95 % intervals), and for each
+measure the strategy with the smallest value, compared seed by seed.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from mallob_py.simulation.run import Simulation, Summary
 from mallob_py.simulation.setting import Setting, job_stream
 from mallob_py.text_table import format_table
 
-#: a time longer than any run
+#: time longer than any run
 _UNTIL_TOLD_S = 1e6
 
 COUNTED = (
@@ -46,7 +46,7 @@ COUNTED = (
 
 
 def count_into(counts: Counter[str]) -> None:
-    """Wrap the methods in which the rule acts, for this process only."""
+    """Wrap the methods that apply the rule so that they count, for this process only."""
     query, renew, tick, is_free = (
         LocalWorkers.receive_query,
         WorkerCache.renew_holds,
@@ -134,7 +134,7 @@ def main() -> None:
     print(format_table(("reuse", *names), rows))
     for place, name in enumerate(names[len(COUNTED) :], len(COUNTED)):
         least = winner({reuse: [one[place] for one in of_seeds] for reuse, of_seeds in found.items()})
-        print(f"least {name}: {least or 'none by its interval'}")
+        print(f"smallest {name}: {least or 'not decided by the intervals'}")
 
 
 def played(setting: Setting, strategy: str) -> Summary:

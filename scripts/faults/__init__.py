@@ -1,1 +1,1 @@
-"""The parts of `scripts/chaos.py`: a service under watch, jobs with known answers, faults, campaigns."""
+"""The modules of `scripts/chaos.py`: a watched service, jobs with known answers, faults, campaigns."""

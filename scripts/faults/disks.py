@@ -1,4 +1,4 @@
-"""Small disks below a service's folders, each full for seconds from time to time."""
+"""Small disks below a service's folders. Now and then, a disk is full for some seconds."""
 
 import contextlib
 import math
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-#: sizes by folder of the service
+#: folder of the service -> size of its disk
 SIZES_BYTES: Mapping[str, int] = {"api": 192 << 20, "logs": 128 << 20, "tmp": 32 << 20}
 _BLOCK = bytes(1 << 20)
 _NAME = ".filling"
-#: a time longer than the longest delay between two attempts
+#: time longer than the longest delay before the service repeats a failed write
 _RETRIES_S = 45.0
 
 
@@ -49,13 +49,13 @@ class Disks:
 
     @property
     def holds_replies_up(self) -> bool:
-        """Return whether a disk is full or was just full: failed writes are repeated after some seconds."""
+        """Tell whether a disk delays replies: it is full or was just full, and writes are repeated later."""
         return self.is_full or time.monotonic() < self._relieved_s + _RETRIES_S
 
     def fill(self, folder: Path, duration_s: float) -> None:
-        """Fill the disk of this folder until no byte fits; `look` frees the room again."""
+        """Fill the disk of this folder until no byte fits. After `duration_s`, `look` frees it again."""
         path = folder / _NAME
-        # Only this user may open the file: an open one would use up the disk after its removal.
+        # Only this user may open the file: while anybody has it open, its removal frees nothing.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         with open(descriptor, "wb", buffering=0) as file:
             for size in (len(_BLOCK), 4096, 1):
@@ -75,7 +75,7 @@ class Disks:
             self._relieved_s = time.monotonic()
 
     def close(self, is_kept: bool) -> None:
-        """Unmount the disks; `is_kept`: their content stays in the folders, for a user."""
+        """Unmount the disks. `is_kept`: whether their content is copied into the folders, for the user."""
         self.relieve()
         while self._mounted:
             path = self._mounted.pop()
@@ -89,5 +89,5 @@ class Disks:
 
 
 def _no_files(folder: str, names: list[str]) -> list[str]:
-    """Return the names of FIFOs and sockets, at which a copy would wait."""
+    """Return the names of FIFOs and sockets, because copying these would wait for ever."""
     return [name for name in names if Path(folder, name).is_fifo() or Path(folder, name).is_socket()]

@@ -1,7 +1,6 @@
-"""Other users' files in a service's folders: files and links under any name, locks on files that they may
-open.
+"""Other users' files and links in a service's folders, and their locks on files that they may open.
 
-The service must leave the files unchanged, and no lock may delay it.
+The service must leave the files unchanged, and no lock may delay the service.
 """
 
 import contextlib
@@ -15,11 +14,11 @@ from pathlib import Path
 
 from faults.processes import Wrong
 
-#: the owner of the locks
+#: id of the user who holds the locks
 _NOBODY = 65534
 _LOOK_EVERY_S = 0.2
 _LOCKS_MAX = 500
-#: folders below the service's folder; the client's folder only gets hidden names, as any other file is a job
+#: folders below the service's folder. HIDDEN_PLACES get hidden names only, because other files there are jobs
 PLACES = ("api", "api/jobs.0", "api/jobs.0/journal", "api/jobs.0/checkpoints", "api/orders", "logs", "tmp")
 HIDDEN_PLACES = ("api/jobs.0/in", "api/jobs.0/out")
 
@@ -32,7 +31,7 @@ def is_foreign(name: str) -> bool:
 
 
 def put(folder: Path) -> None:
-    """Put files into all folders of a service before its start; missing folders are created."""
+    """Put other users' files into all folders of a service before its start; create missing folders."""
     elsewhere = folder / "elsewhere"
     (elsewhere / "jobs.0").mkdir(parents=True)
     for name in ("file", "1", "1.json"):
@@ -61,7 +60,7 @@ def _folder(path: Path) -> None:
 
 
 class Foreign:
-    """Other users' files in a service's folder, from before its start."""
+    """Other users' files in a service's folder, put there before the service starts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -82,7 +81,7 @@ class Foreign:
         now = self._found()
         for path in self._before.keys() | now.keys():
             if (was := self._before.get(path)) != (found := now.get(path)):
-                raise Wrong(f"{path}, which is somebody else's, was {was!r}, and is {found!r}")
+                raise Wrong(f"{path}, which belongs to another user, was {was!r}, and is {found!r}")
 
 
 def _is_folder(path: Path) -> bool:
@@ -101,7 +100,7 @@ def _content(path: Path) -> str:
 
 
 class Locks:
-    """Another user's locks on all files below a folder that he may open, until `close`. Requires root."""
+    """Another user's locks, until `close`, on all files below a folder that the user may open. Needs root."""
 
     def __init__(self, folder: Path) -> None:
         self._pid = 0
@@ -126,7 +125,7 @@ class Locks:
 
 
 def _hold(folder: Path, parent: int) -> None:
-    """Hold locks of both kinds on files and folders, old and new, as long as the parent lives."""
+    """Hold locks of both kinds on files and folders, also on new ones, while the parent lives."""
     held: dict[tuple[int, int], int] = {}
     while os.getppid() == parent:
         for top in (*PLACES, *HIDDEN_PLACES):

@@ -1,7 +1,7 @@
 """Python functions in a campaign, over objects of every kind: does each call get its own objects?
 
 In each round, an executor submits calls that change their arguments, or that return objects of their module,
-in all ways of submission. The results must be those of a sequential run on copies, whatever processes are
+in all ways of submission. The results must be those of a sequential run on copies, even if processes are
 killed meanwhile. A call may end with an error of the service (a full disk, or three lost workers), but never
 with another call's value.
 """
@@ -23,7 +23,7 @@ from mallob_py.service import ServiceError
 
 CALLS_MAX = 40
 _AWAIT_S = 180.0
-#: the errors with which a call may end
+#: errors with which a call may end
 _NO_VALUES = (ServiceError, JobError, CallError)
 
 
@@ -38,7 +38,7 @@ class Counting:
         return self.count
 
 
-#: by name: a function that makes an object, and a function that changes it
+#: name of a kind -> function that makes an object of the kind, function that changes the object
 THINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "dict": (lambda: {"mode": "fast"}, lambda thing: thing.pop("mode")),
     "list": (lambda: [1, 2], lambda thing: (thing.append(3), len(thing))[1]),
@@ -61,7 +61,7 @@ def changed(kind: str, thing: Any) -> Any:
 
 
 def filled(number: int) -> tuple[Any, Any]:
-    """Return the same arrays of this module for each call."""
+    """Fill arrays of this module and return them: the same two arrays at each call."""
     BUFFER[:] = LARGE_BUFFER[:] = number
     return BUFFER, LARGE_BUFFER
 
@@ -76,7 +76,7 @@ def _futures(executor: Any, function: Callable[..., Any], calls: int) -> list[Fu
 
 
 def _outcomes(results: Iterable[Any]) -> Iterator[Any]:
-    """Return values, or exceptions in their places."""
+    """Yield the value of each result, or its exception."""
     for one in results:
         if not isinstance(one, Future):
             yield one
@@ -94,7 +94,7 @@ class Functions:
         self._make = make
         self._rng = random.Random(f"{seed} functions")
         self._executor: Any = None
-        #: awaited calls: name, results, expected results
+        #: submitted calls: name, results, expected results
         self._handed_in: list[tuple[str, Iterable[Any], list[Any]]] = []
         self.outcomes: Counter[str] = Counter()
 
@@ -140,11 +140,11 @@ class Functions:
                     else value
                 )
                 if got != wanted:
-                    raise Wrong(f"a call of functions ({name}) has come to {got!r} instead of {wanted!r}")
+                    raise Wrong(f"a call of functions ({name}) returned {got!r} instead of {wanted!r}")
                 self.outcomes["right"] += 1
         self._executor.shutdown()
 
     def check(self) -> None:
         """Raise Wrong unless some calls returned their values."""
         if not self.outcomes["right"]:
-            raise Wrong(f"no call of a function came to its value: {dict(self.outcomes)}")
+            raise Wrong(f"no call of a function returned its value: {dict(self.outcomes)}")

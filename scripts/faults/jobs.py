@@ -1,7 +1,7 @@
 """Random jobs of all kinds, and their permitted replies.
 
-Every job is finite by itself, by a limit or by an interruption, so a missing reply is lost. Each reply is
-recorded when it is first seen: afterwards it must not change, nor appear again once it is removed.
+Every job ends by itself, by a limit or by an interruption, so a missing reply is lost. Each reply is recorded
+when it is first seen: afterwards it must not change, nor appear again once it is removed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from mallob_sat.generate import Formula, parity, pigeonhole, planted
 
 USER = "chaos"
 CHAIN_LENGTH_MAX = 6
-#: a part of some names that cannot be printed everywhere
+#: part of some names; not every terminal can print it
 ODD_NAME = "größe-"
-#: the number of tasks of a bag of large tasks, and the bytes of each
+#: number of tasks of a bag of large tasks, and the size of each task
 LARGE_TASKS, LARGE_TASK_BYTES = 60, 300_000
-#: the words of failures that our kills cause
+#: words in the messages of failures that the campaign's kills cause
 KILL_WORDS = ("signal 9", "SIGKILL", "fork server ended", "ended early", "died")
 
 Answer = tuple[str, int]
@@ -41,7 +41,7 @@ TIMED_OUT: Answer = ("wallclock-limit", 0)
 _ENDLESS = {"application": "SLEEP", "wallclock-limit": "60s"}
 
 Fields = Callable[[random.Random], dict[str, Any]]
-#: the kinds without further steps: fields of the job, and its permitted answer
+#: kind of job that needs no further steps -> function that makes the job's fields, its permitted answer
 PLAIN: Mapping[str, tuple[Fields, Answer]] = {
     "noop": (lambda rng: {"application": "NOOP"}, DONE),
     "wallclock": (
@@ -81,8 +81,10 @@ PLAIN: Mapping[str, tuple[Fields, Answer]] = {
 
 @dataclass(frozen=True)
 class Mix:
-    """The frequencies in a campaign. `may_be_killed`: jobs fail if their processes are killed too often;
-    `removed_share`: of replies that are removed once read; `odd_share`: of odd names.
+    """How often each kind of job is submitted in a campaign.
+
+    `may_be_killed`: whether jobs may fail because their processes are killed too often. `removed_share`:
+    share of the replies that are removed once read. `odd_share`: share of names with ODD_NAME.
     """
 
     weights: Mapping[str, int]
@@ -110,17 +112,17 @@ class Expected:
     """An expected reply: its permitted answers, and the replies that must precede it."""
 
     kind: str
-    #: user and name; None for a file that is refused
+    #: the job's user and name; None for a file that is refused
     identity: str | None
     path: Path
-    #: the permitted (outcome, resultcode); empty: any
+    #: permitted pairs of outcome and resultcode; empty: all
     answers: tuple[Answer, ...]
     formula: Formula | None = None
-    #: the value of a bag
+    #: right value of a bag
     value: int | None = None
-    #: identities of jobs of the same client that must end first
+    #: identities of jobs of the same client that must have replies before
     after: tuple[str, ...] = ()
-    #: the number of a revision, and its chain
+    #: number of the revision in its chain, and the chain
     revision: int = 0
     chain: Chain | None = None
     submitted_s: float = field(default_factory=time.monotonic)
@@ -129,7 +131,10 @@ class Expected:
 
 @dataclass(slots=True)
 class Chain:
-    """A chain of revisions. Revision k adds the clause k -> k + 1, the first one 1. Each answer needs all."""
+    """A chain of revisions. Revision 0 has the clause 1, revision k adds the clause k -> k + 1.
+
+    The right answer to a revision needs the clauses of all revisions before.
+    """
 
     number: int
     length: int
@@ -138,7 +143,7 @@ class Chain:
 
 
 class Formulas:
-    """Small formulas with their answers, also in files."""
+    """Small formulas with their answers and files."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self.known: list[tuple[Formula, int, Path]] = []
@@ -161,12 +166,12 @@ def satisfies(formula: Formula, model: Sequence[int]) -> bool:
 
 
 class Jobs:
-    """Hands in jobs of a mix at all clients, and checks every reply."""
+    """The jobs of a campaign: submits jobs of a mix to all clients, and checks every reply."""
 
     def __init__(
         self, service: Service, mix: Mix, rng: random.Random, demand_max: int, *, are_late: bool
     ) -> None:
-        """Prepare; `are_late`: interruptions may be refused, as a rank was lost after the job's end."""
+        """Prepare. `are_late`: whether interruptions may be refused because their jobs have ended."""
         self._service = service
         self._mix = mix
         self._rng = rng
@@ -174,22 +179,22 @@ class Jobs:
         self._are_late = are_late
         self._formulas = Formulas(service.folder, rng)
         self._number = 0
-        #: the newest job of each client
+        #: for each client, the name of its newest job
         self._newest = ["" for _ in range(service.clients)]
         self._chains: list[Chain] = []
         self._chain_count = 0
         self.awaited: dict[Path, Expected] = {}
-        #: replies that are left in their place, by inode and time
+        #: path of a reply that was not removed -> its inode and time
         self._kept: dict[Path, tuple[int, int]] = {}
         self._removed: set[Path] = set()
-        #: replies that may appear once: refusals of interruptions of jobs that have ended meanwhile
+        #: paths of replies that may appear: refusals of interruptions of jobs that have ended meanwhile
         self._possible: set[Path] = set()
-        #: the times at which the replies to these identities were written
+        #: identity of a job -> time at which its reply was written
         self._answered_ns: dict[str, int] = {}
         self.outcomes: Counter[str] = Counter()
         self.latencies_s: dict[str, list[float]] = {}
 
-    # --- handing in -----------------------------------------------------------------------------------
+    # --- submitting -----------------------------------------------------------------------------------
 
     def submit(self) -> None:
         self.submit_one(draw(self._mix.weights, self._rng))
@@ -213,7 +218,7 @@ class Jobs:
                 self._await(kind, None, f"{name}.json.error.json", (REFUSED,), client)
             case "interrupted":
                 self.add(kind, name, _ENDLESS, (INTERRUPTED,), client)
-                for _ in range(rng.choice((0, 0, 1, 3))):  # so that the job may run by then
+                for _ in range(rng.choice((0, 0, 1, 3))):  # so that the job may run when it is interrupted
                     self.submit_one(rng.choice(("noop", "wallclock", "file")))
                 self.interrupt(name, client)
             case "cut short":
@@ -230,7 +235,7 @@ class Jobs:
                 earlier = [f"{USER}.{name}" for name in self._earlier(client)]
                 fields = noop | {"dependencies": earlier}
                 self.add(kind, name, fields, (DONE,), client).after = tuple(earlier)
-            case "ahead":  # to a job that is submitted later
+            case "ahead":  # a job that depends on a job submitted later
                 first = f"{USER}.{name}-first"
                 self.add(kind, name, noop | {"dependencies": [first]}, (DONE,), client).after = (first,)
                 self.add(kind, f"{name}-first", PLAIN["wallclock"][0](rng), (TIMED_OUT,), client)
@@ -250,7 +255,7 @@ class Jobs:
     def add(
         self, kind: str, name: str, fields: Mapping[str, Any], answers: tuple[Answer, ...], client: int = 0
     ) -> Expected:
-        """Submit a job of these fields, which must end with one of these answers."""
+        """Submit a job with these fields, which must end with one of these answers."""
         rng = self._rng
         job = {"user": USER, "name": name, "priority": rng.choice((0.01, 0.5, 1, 1, 1, 7.5)), **fields}
         if rng.random() < 0.3 and "max-demand" not in fields:
@@ -262,11 +267,11 @@ class Jobs:
         return expected
 
     def handed_in(self, kind: str, name: str, answers: tuple[Answer, ...]) -> Expected:
-        """Await the reply to a job of client 0 that was submitted elsewhere."""
+        """Await the reply to a job of client 0 that another program part has submitted."""
         return self._await(kind, f"{USER}.{name}", f"{USER}.{name}.json", answers, 0)
 
     def interrupt(self, name: str, client: int = 0) -> str:
-        """Request a job's end; return the name of the file that appears if the request is refused."""
+        """Request the interruption of a job; return the name of the file that a refusal would have."""
         if self._are_late:
             self._possible.add(self._box(client) / f"stop-{name}.json.error.json")
         request = {"user": USER, "name": name, "interrupt": True}
@@ -274,7 +279,7 @@ class Jobs:
         return f"stop-{name}.json.error.json"
 
     def end_chains(self) -> None:
-        """End the chains, so that the journal keeps none of their jobs."""
+        """End the chains, so that their jobs leave the journal."""
         for chain in self._chains:
             self._end(chain)
         self._chains.clear()
@@ -290,7 +295,7 @@ class Jobs:
         return self._service.box(client) / "out"
 
     def _earlier(self, client: int) -> list[str]:
-        """Return jobs as dependencies: the newest one, and some that may have no reply yet."""
+        """Choose jobs as dependencies: the newest job, and some that may have no reply yet."""
         box = self._box(client)
         names = [
             one.identity.partition(".")[2]
@@ -362,7 +367,7 @@ class Jobs:
             time.sleep(0.02)
 
     def look(self) -> None:
-        """Record the present replies. Raises Wrong for a wrong, unexpected or repeated one."""
+        """Record the present replies. Raises Wrong for a wrong, unexpected or repeated reply."""
         present: dict[Path, os.stat_result] = {}
         for client in range(self._service.clients):
             with contextlib.suppress(FileNotFoundError):
@@ -374,17 +379,17 @@ class Jobs:
                 continue
             signature = (status.st_ino, status.st_mtime_ns)
             if path in self._removed and path in self._possible:
-                path.unlink()  # the next rank has read the request once more
+                path.unlink()  # another rank has taken over and read the request again
                 continue
             if path in self._removed or self._kept.get(path, signature) != signature:
-                raise Wrong(f"{path.name} was replied to twice")
+                raise Wrong(f"the reply {path.name} was written twice")
             if path in self._kept:
                 continue
             if (expected := self.awaited.pop(path, None)) is not None:
                 self._take(expected, status)
             elif path not in self._possible:
                 raise Wrong(f"unexpected in out/: {path.name}: {path.read_text()[:1000]}")
-            elif "no live job" not in path.read_text():  # it was too late: the job had its reply
+            elif "no live job" not in path.read_text():  # refused for another reason than the job's end
                 raise Wrong(f"{path.name}: {path.read_text()[:1000]}")
             if self._rng.random() < self._mix.removed_share:
                 self._removed.add(path)
@@ -419,7 +424,7 @@ class Jobs:
             raise self._wrong(expected, f"the bag's value is {result['value']}, not {expected.value}")
         for other in () if self._service.holds_replies_up else expected.after:
             if self._answered_when(other, expected.path.parent) > status.st_mtime_ns:
-                raise self._wrong(expected, f"was answered before {other}, which it had to wait for")
+                raise self._wrong(expected, f"was answered before {other}, for which it had to wait")
         if (chain := expected.chain) is not None:
             if chain.internal_id is None:
                 chain.internal_id = reply["internal_id"]
@@ -431,7 +436,7 @@ class Jobs:
         return Wrong(f"{expected.path.name}: {text}", expected.identity)
 
     def _answered_when(self, identity: str, box: Path) -> int:
-        """Return the time of a reply in ns since 1970; a listing may miss a reply that appears meanwhile."""
+        """Return the time of a reply [ns since 1970], also of a reply that no listing has shown yet."""
         if (seen := self._answered_ns.get(identity)) is not None:
             return seen
         try:
@@ -440,7 +445,7 @@ class Jobs:
             return 1 << 63
 
     def left(self) -> list[str]:
-        """Return the remaining files: of jobs, and of chains whose end has no reply."""
+        """Return the files that remain in `in/` and the journal, such as those of chains without an end."""
         boxes = [self._service.box(client) for client in range(self._service.clients)]
         parts = [box / part for box in boxes for part in ("in", "journal")]
         found = [(part.name, name) for part in parts for name in os.listdir(part)]

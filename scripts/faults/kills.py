@@ -1,16 +1,16 @@
 """Small jobs arrive while all parts of a service are killed again and again: exactly one right reply each?
 
-Jobs depend on other jobs, form chains of revisions, are interrupted, and are sometimes wrong. A kill hits the
-service at a random moment, also during its start: all of its processes at once (as when a machine loses
+Jobs depend on other jobs, form chains of revisions, are interrupted, and are sometimes invalid. A kill hits
+the service at a random moment, also during its start: all its processes at once (as when a machine loses
 power), the launching process alone, MPI's launcher or its proxy, one rank, a fork server, or a worker (which
-may be reading an input); unless `--rank-loss restart` also the first rank, the client's, and two at once.
+may be reading an input); without `--rank-loss restart` also the first rank, a client's rank, or two ranks.
 Some parts are stopped instead, for `--stop-seconds`, longer than ranks may be silent. If the service does not
 restart by itself, it is started on the same folder.
 
-Checked: one reply per job, with the right answer, after those of its dependencies; no reply changes once it
-exists, or reappears after its removal; nothing else in `out/`, nothing left in `in/` and in the journal;
-files of other users are unchanged; no process and no file in shared memory is left; at the end exit code 0.
-Unless `--rank-loss restart`, ranks must not be started again as long as one is left over.
+Checks: each job has one reply, with the right answer, and after the replies of its dependencies; no reply
+changes once it exists, or reappears after its removal; no other file is in `out/`, and no file is left in
+`in/` and the journal; files of other users are unchanged; no process and no file in shared memory is left;
+the exit code is 0. Without `--rank-loss restart`, ranks must not be started again while any rank is left.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from faults.strikes import ENCODINGS, KILLS, LOSSES, PARTS, STOPS, Target, draw,
 from mallob_py.service.client import service_is_running
 
 JOB_EVERY_S = 0.1
-#: a limit shorter than a stop, so that ranks give each other up
+#: the service's --rank-timeout, shorter than a stop, so that ranks give up stopped ranks
 RANK_TIMEOUT_S = 10.0
 LIFE_MEAN_S = 2.0
 #: share of kills that wait until the service is up
@@ -62,7 +62,7 @@ class Campaign:
             killer.start()
             for _ in range(self._options.jobs):
                 self._go_on(JOB_EVERY_S)
-            while killer.is_alive():  # no kill must find the service idle
+            while killer.is_alive():  # the service must have jobs at each kill
                 self._go_on(10 * JOB_EVERY_S)
             if killer.problem is not None:
                 raise killer.problem
@@ -81,7 +81,9 @@ class Campaign:
             killer.join()
 
     def tell(self) -> None:
-        print(f"{self._jobs.count} jobs, one right reply each: {dict(sorted(self._jobs.outcomes.items()))}")
+        print(
+            f"{self._jobs.count} jobs with one right reply each: {dict(sorted(self._jobs.outcomes.items()))}"
+        )
         print(f"kills: {dict(self._killer.done)}")
 
     def _go_on(self, mean_s: float) -> None:
@@ -91,7 +93,7 @@ class Campaign:
 
 
 class Killer(threading.Thread):
-    """Kills and stops parts of the service, `kills` times, and restarts the service where necessary."""
+    """A thread that `kills` times kills or stops parts of the service, and restarts the service if needed."""
 
     def __init__(self, service: Service, options: argparse.Namespace, rng: random.Random) -> None:
         super().__init__()
@@ -102,7 +104,7 @@ class Killer(threading.Thread):
         self._rng = rng
         self._survives = options.rank_loss != "restart"
         self.done: Counter[str] = Counter()
-        #: the processes killed last, which still exist for a moment on a busy machine
+        #: processes killed last, which may still exist for a moment on a busy machine
         self._dying: set[int] = set()
         self.problem: Wrong | None = None
 
@@ -119,14 +121,14 @@ class Killer(threading.Thread):
             self.problem = wrong
 
     def _let_live(self) -> None:
-        """Wait, mostly until some time after the service accepts jobs, sometimes only into its start."""
+        """Wait: mostly until some time after the service accepts jobs, sometimes only until it starts."""
         if self._rng.random() < UP_SHARE:
             self._service.await_running()
         time.sleep(self._rng.expovariate(1 / LIFE_MEAN_S))
         self._service.start_if_ended()
 
     def _hit(self, verb: str, weights: Mapping[str, int]) -> None:
-        """Hit one of the present parts; ranks may be waiting for their restart."""
+        """Hit one of the service's parts that exist now."""
         service, target = self._service, Target.of(self._service, self._rng)
         victims = {part: PARTS[part](target) for part in weights}
         part = draw({part: weights[part] for part, pids in victims.items() if pids}, self._rng)
@@ -147,7 +149,7 @@ class Killer(threading.Thread):
         self.done[f"{verb} {part}"] += 1
 
     def _check_others(self, victims: Sequence[int], left: set[int], told: int) -> None:
-        """Check that the others continue; if a victim was starting, all may restart or the service end."""
+        """Check that the other ranks continue. If a victim was starting, the service may restart or end."""
         news = ""
 
         def is_over() -> bool:
@@ -163,9 +165,9 @@ class Killer(threading.Thread):
         if "ranks have crashed" in news:
             epitaphs = [re.search(rf"process {pid}\).*the others go on", news) for pid in victims]
             if all(epitaphs):
-                raise Wrong(f"the ranks were started again, though {left} were left over")
+                raise Wrong(f"the ranks were started again, though ranks {left} were left")
         elif self._service.process.poll() is not None:
             if "this ends the others" not in news:  # the victim never came up
-                raise Wrong(f"the service has ended with ranks {victims}, and {left} were left over")
+                raise Wrong(f"the service has ended with ranks {victims}, though ranks {left} were left")
         elif gone := [pid for pid in left if not os.path.exists(f"/proc/{pid}")]:
-            raise Wrong(f"ranks {gone} have gone with {victims}")
+            raise Wrong(f"ranks {gone} have ended with the killed ranks {victims}")

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class KnownTree:
-    """A job and its expected reply. `is_large`: more than 300 million tasks."""
+    """A job and its expected reply. `is_large`: whether it has more than 300 million tasks."""
 
     name: str
     application: str
@@ -19,13 +19,13 @@ class KnownTree:
     is_large: bool = False
 
 
-#: results of fixed geometric trees with 4 children on average and seed 19, by depth
+#: depth -> number of nodes of the geometric tree of fixed shape with a mean of 4 children and seed 19
 _FIXED = {
     8: 257042, 10: 4130071, 11: 16526523, 12: 66106929, 13: 264459392, 14: 1057675516, 15: 4230646601,
     16: 16922208327,
 }  # fmt: skip
 _QUEENS = {8: 92, 10: 724, 12: 14200, 13: 73712, 14: 365596, 15: 2279184, 16: 14772512, 17: 95815104}
-#: sum, largest value and its vertex
+#: n -> sum of all values, largest value, the vertex with the largest value
 _BETWEENNESS = {
     8: (148019, 3315.110595, 4),
     10: (2524531, 48373.625235, 0),

@@ -1,4 +1,4 @@
-"""The processes of a service under watch, as /proc shows them, and the error for violated guarantees."""
+"""The processes of a watched service, as /proc shows them, and the error for violated guarantees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARK = "MALLOB_PY_SOAK_MARK"
 
 
 class Wrong(Exception):
-    """A violated guarantee; `identity` of the job if one is concerned."""
+    """A guarantee is violated. `identity`: the job that is concerned, if any."""
 
     def __init__(self, text: str, identity: str | None = None) -> None:
         super().__init__(text)
@@ -22,14 +22,14 @@ class Wrong(Exception):
 
 
 def state_of(pid: int) -> str:
-    """Return the state's letter in /proc: R for a computing process, Z for an ended one, X for none."""
+    """Return a process's state as a letter, as in /proc: R computes, Z has ended; X: no such process."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     return "X"
 
 
 def lives(pid: int) -> bool:
-    """Return whether a process has not ended; its parent may not have noticed its end yet."""
+    """Tell whether a process has not ended. An ended process whose parent has not waited counts as ended."""
     return state_of(pid) not in "ZX"
 
 
@@ -39,7 +39,7 @@ def marked_processes(mark: str) -> list[int]:
 
 
 def processes_with(variable: str, value: str) -> list[int]:
-    """Return the living processes that were started with a variable of this value in their environment."""
+    """Return the living processes in whose environment at their start a variable had this value."""
     needle = f"{variable}={value}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -73,7 +73,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def proportional_bytes(pid: int) -> int:
-    """Return a process's memory, with its part of shared pages (PSS)."""
+    """Return a process's memory, in which shared pages are divided by the number of sharers (PSS)."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) << 10
@@ -86,7 +86,7 @@ def descriptors(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A service's processes by their part. Solver processes of a worker count as workers."""
+    """A service's processes by their role. Solver processes of a worker count as workers."""
 
     ranks: list[int]
     fork_servers: list[int]
@@ -116,5 +116,5 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, perio
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline_s:
-            raise Wrong(f"not in {timeout_s:g} s: {what}")
+            raise Wrong(f"did not happen within {timeout_s:g} s: {what}")
         time.sleep(period_s)

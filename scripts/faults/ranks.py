@@ -1,8 +1,8 @@
-"""The ranks of a service that loses some: killed, stopped until they are given up, added, drained.
+"""The ranks of a service: some are killed, stopped until the others give them up, added, or drained.
 
-Checked: no other rank or fork server ends, and the ranks are not started again; orders are carried out, or
-refused for a valid reason; the remaining ranks form a generation of just these ranks, and all others end; the
-worker processes of a job on most ranks are the same before and after a loss, except those of lost ranks.
+Checks: no other rank or fork server ends, and the ranks are not started again; orders are carried out, or
+refused for a valid reason; the remaining ranks form a generation, and all other ranks end; a job on most
+ranks keeps its worker processes after a loss, except those of lost ranks.
 """
 
 import contextlib
@@ -25,21 +25,21 @@ from mallob_py.log_events import LogEvent
 from mallob_py.service.store.orders import Answer, Drain, Order, Resize, answer_to, give
 from mallob_py.service.telemetry.status import read_status
 
-#: the time in which new ranks must join
+#: time within which new ranks must join
 JOIN_S = 60.0
-#: the most ranks beyond the number at the start
+#: greatest number of ranks beyond the number at the start
 FURTHER_MAX = 2
-#: the period of reading logs
+#: time between two readings of logs
 _LOOK_EVERY_S = 0.2
-#: permitted refusals of an order if ranks are lost before it is carried out
+#: refusals of an order that are permitted if ranks are lost before it is carried out
 _REFUSALS_OF_LOSSES = ("one rank has to stay", "one has to stay", "there is no rank", "now, before")
-#: a permitted refusal if a disk is full meanwhile
+#: refusal that is permitted if a disk is full
 _NO_ROOM = "No space left on device"
 
 
 @dataclass(slots=True)
 class Lost:
-    """A rank that must end; `resumes_s`: when it continues, if it was stopped."""
+    """A rank that must end by `until_s`. `resumes_s`: time at which it continues if it was stopped."""
 
     pid: int
     resumes_s: float
@@ -54,13 +54,13 @@ class Ordered:
     text: str
     by: int
     until_s: float
-    #: whether ranks were lost before or after the order, so that fewer may change
+    #: whether losses or a full disk may have disturbed the order, so that it may be refused
     is_struck: bool
     gone: set[int] = field(default_factory=set)
     answer: Answer | None = None
-    #: the time of the answer (since 1970)
+    #: time of the answer [s since 1970]
     answered_s: float = 0.0
-    #: the earliest time of the next look whether all ranks know of it
+    #: earliest time of the next check whether all ranks know of the change
     look_s: float = 0.0
 
     @property
@@ -70,31 +70,33 @@ class Ordered:
 
 
 def number_of(service: Service, pid: int) -> int:
-    """Return a rank's number by the ranks' output; -1 for a joined rank whose number is not printed yet."""
+    """Return the number of the rank with this pid; -1 if it has joined and its number is not printed yet."""
     found = re.search(rf"rank (\d+) \(process {pid} on [^)]*\) has joined", service.output_of_life)
     return rank_number(pid) if found is None else int(found[1])
 
 
 class Ranks:
-    """The ranks that were taken from the service since its start or added to it, and the remaining ones."""
+    """The service's ranks that must remain, the ranks that must end, and the pending order."""
 
     def __init__(self, service: Service, timeout_s: float, rng: random.Random, deeds: Counter[str]) -> None:
-        """Set the time limits. `timeout_s`: the silence after which ranks give up another rank."""
-        #: the time after which a stopped rank continues, and notices that it was given up
+        """Set the time limits. `timeout_s`: silence after which ranks give up another rank."""
+        #: time after which a stopped rank continues; it then learns that it was given up
         self._stop_s = 2.5 * timeout_s
         self._change_deadline_s = 6 * timeout_s
-        #: the time limit of a loss, which includes the detection of a hanging rank
+        #: time limit of a loss, which includes the detection of a hanging rank
         self._loss_deadline_s = self._stop_s + self._change_deadline_s
         self._order_deadline_s = self._loss_deadline_s + JOIN_S
         self._service = service
         self._rng = rng
-        #: counts of what was done to ranks, for the user
+        #: kind of fault or order -> how often it was done, for the user
         self._deeds = deeds
         self._lost: list[Lost] = []
         self._ordered: Ordered | None = None
-        #: the number of jobs that ran while ranks were taken from them
+        #: number of jobs from which ranks were taken
         self._endless = 0
+        #: pids of the ranks that must remain
         self._left: set[int] = set()
+        #: pids of the ranks of the start
         self._founders: frozenset[int] = frozenset()
         self.begin()
 
@@ -110,7 +112,7 @@ class Ranks:
 
     @property
     def is_used_up(self) -> bool:
-        """Return whether all ranks of the start are gone except the one that must stay."""
+        """Tell whether all ranks of the start are gone except the one that must stay."""
         return self._spare_founders() < 1 and self._is_quiet
 
     @property
@@ -118,14 +120,14 @@ class Ranks:
         return not self._lost and self._ordered is None
 
     def _spare_founders(self) -> int:
-        """Return the number of first ranks that may still leave: one must stay."""
+        """Return the number of ranks of the start that may still leave; one must stay."""
         leavers = 0 if self._ordered is None else self._ordered.leavers
         return len(self._founders & self._left) - leavers - 1
 
     # --- taking ranks -----------------------------------------------------------------------------
 
     def strike(self) -> bool:
-        """Kill or stop one rank or two, or kill a joining rank; return whether there was any to take."""
+        """Kill or stop one or two ranks, or kill a joining rank; return whether any rank was hit."""
         if self._lost:
             return False
         if self._ordered is not None and self._ordered.by > 0 and self._rng.random() < 0.3:
@@ -163,19 +165,19 @@ class Ranks:
         return number_of(self._service, pid)
 
     def note_full_disk(self) -> None:
-        """Note that the pending order may be refused, as a disk is full."""
+        """Note that the pending order may be refused because a disk is full."""
         if self._ordered is not None:
             self._ordered.is_struck = True
 
     def lose_all_founders(self) -> None:
-        """Kill all ranks of the start: the service restarts by itself."""
+        """Kill all ranks of the start, and wait until the service has restarted by itself."""
         victims = PARTS["first ranks"](self._target(self._left))
         before = self._left
         self._deeds["kill first ranks"] += 1
         hit(self._service, "kill", "first ranks", victims)
         self._service.await_start_by_itself()
         if left := [pid for pid in sorted(before) if lives(pid)]:
-            raise Wrong(f"ranks {left} live, though all were started again")
+            raise Wrong(f"ranks {left} still live, though all ranks were started again")
         self.begin()
 
     # --- orders -------------------------------------------------------------------------------------
@@ -211,7 +213,7 @@ class Ranks:
         self._deeds[type(order).__name__.lower() + ("" if isinstance(order, Drain) else f" {by:+}")] += 1
 
     def _look_after(self, ordered: Ordered) -> None:
-        """Follow an order to its end: ranks of other hosts than the answer's may end a moment after it."""
+        """Check whether an order is carried out. Ranks of other hosts may end a moment after the answer."""
         now_s = time.monotonic()
         if now_s > ordered.until_s:
             raise Wrong(f"{ordered.text} is not carried out; the answer: {ordered.answer}")
@@ -223,7 +225,7 @@ class Ranks:
             ordered.answer, ordered.answered_s = answer, time.time()
         if now_s > ordered.look_s:
             ordered.look_s = now_s + _LOOK_EVERY_S
-            # The log is late: it may still show the ranks before the order, with the leaving ones.
+            # The status is late: it may still show the ranks before the order, including leaving ranks.
             status = read_status(self._service.api_dir)
             if status is None or status.time <= ordered.answered_s:
                 return
@@ -238,12 +240,12 @@ class Ranks:
             if answer.refusal and not any(text in answer.refusal for text in reasons):
                 raise Wrong(f"{ordered.text} was refused: {answer.refusal}")
         elif answer.refusal or answer.after - answer.before != ordered.by:
-            raise Wrong(f"{ordered.text}, and nobody was lost: {answer}")
+            raise Wrong(f"{ordered.text}, while no rank was lost, got the answer {answer}")
 
     def _newcomers(self) -> set[int]:
-        """Return ranks that joined by the pending order, are about to join, or will end in vain."""
+        """Return the ranks that an order has started, even if they have not joined or will not."""
         ranks = Family.of(self._service.mark).ranks
-        # The fork server of a lost rank briefly belongs to the process that adopts orphans.
+        # A lost rank may count: its orphaned fork server makes the adopting process look like a rank.
         return {pid for pid in ranks if inherits(pid, INVITED_VARIABLE)} - {one.pid for one in self._lost}
 
     # --- checks -----------------------------------------------------------------------------------
@@ -256,21 +258,21 @@ class Ranks:
                 self._lost.remove(lost)
             elif now_s > lost.until_s:
                 raise Wrong(
-                    f"rank {self._number_of(lost.pid)} (process {lost.pid}) was given up and does not end"
+                    f"rank {self._number_of(lost.pid)} (process {lost.pid}) was given up, but does not end"
                 )
             elif now_s > lost.resumes_s:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(lost.pid, signal.SIGCONT)
         gone = {pid for pid in self._left if not lives(pid)}
         if len(gone) > (0 if self._ordered is None else self._ordered.leavers):
-            raise Wrong(f"ranks have gone that nobody killed: {sorted(gone)}")
+            raise Wrong(f"ranks have ended that nobody killed or drained: processes {sorted(gone)}")
         self._left -= gone
         if self._ordered is not None:
             self._ordered.gone |= gone
             self._look_after(self._ordered)
 
     def settle(self) -> None:
-        """Wait until lost ranks have ended, orders are carried out, and all remaining ranks know."""
+        """Wait until lost ranks have ended, orders are carried out, and all remaining ranks know of it."""
 
         def is_settled() -> bool:
             self._service.check_alive()
@@ -296,7 +298,7 @@ class Ranks:
             # A user with a share of the PEs may have fewer of them now.
             is_bounded = bool(self._events_of(name, LogEvent.TERMS))
             if self._processes_ended(name) > ended and not is_bounded:
-                raise Wrong("a change of the ranks has ended worker processes of others", expected.identity)
+                raise Wrong("a loss of ranks has ended worker processes of other ranks", expected.identity)
         if expected.path.exists():
             raise Wrong(f"ended by itself: {expected.path.read_text()}", expected.identity)
         jobs.interrupt(name)
@@ -330,11 +332,11 @@ class Ranks:
         )
 
     def _is_settled(self) -> bool:
-        """Return whether all remaining ranks know of all losses and additions."""
+        """Tell whether all remaining ranks know of all losses and additions."""
         return self._is_quiet and self._go_on(self._left)
 
     def _go_on(self, present: set[int], since: int = 0) -> bool:
-        """Return whether the newest generation, `since` or later, has these ranks, and all have begun it."""
+        """Tell whether all these ranks have begun the newest generation, whose number is at least `since`."""
         begun = self._service.events(LogEvent.GENERATION)
         number = max((one["generation"] for one in begun), default=1)
         newest = [one for one in begun if one["generation"] == number]

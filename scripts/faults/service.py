@@ -1,4 +1,4 @@
-"""A service with all its processes and files: its starts, faults and stops, and reports on errors."""
+"""A watched service with all its processes and files: starts, kills, stops, and reports of errors."""
 
 import contextlib
 import errno
@@ -22,12 +22,12 @@ from mallob_py.runtime.world.session_folder import shared_folder, sweep
 from mallob_py.service.client import service_is_running
 from mallob_py.service.telemetry.event_log import parts_of, runs_of
 
-#: the longest silence of a service whose ranks are restarted (the longest delay and a start)
+#: longest silence of a service whose ranks are restarted (the longest delay and a start)
 DEADLINE_S = 180.0
 
 
 class Seen:
-    """What files tell of a service; they stand below these folders."""
+    """What the files of a service show about it."""
 
     api_dir: Path
     log_dir: Path
@@ -41,7 +41,7 @@ class Seen:
         return self.api_dir / f"jobs.{client}"
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """Return the events of these names in all ranks' logs since the last start, as far as written."""
+        """Return the events with these names that all ranks have logged since the last start."""
         found = []
         marks = [f'"event":"{name}"' for name in names]
         runs = runs_of(self.log_dir) if self.log_dir.exists() else []
@@ -54,7 +54,7 @@ class Seen:
 
 
 class Service(Seen):
-    """`mallob-py serve` through one or more starts; all its processes inherit a mark."""
+    """A run of `mallob-py serve`, with restarts; all its processes inherit a mark."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class Service(Seen):
         disks: Disks | None = None,
         locks: Locks | None = None,
     ) -> None:
-        """Prepare a service. `disks`, `locks`: in its folder; `environment`: further variables."""
+        """Start a service. `disks`, `locks`: to be closed with it; `environment`: further variables."""
         self.folder = folder
         self._disks = disks
         self._locks = locks
         self.clients = clients
         self.mark = uuid.uuid4().hex
-        #: the names of all sessions that were alive at a start, a kill or a stop
+        #: names of all sessions that were alive at a start, a kill or a stop
         self._sessions: set[str] = set()
         self.api_dir, self.log_dir = folder / "api", folder / "logs"
         self.output_path = folder / "output"
@@ -89,9 +89,9 @@ class Service(Seen):
             "PYTHONPATH": os.pathsep.join([str(programs), os.environ.get("PYTHONPATH", "")]),
         }
         self._environment |= environment or {}
-        #: the place in the output at which the present life begins
+        #: size of the output when the present life began
         self._began_bytes = 0
-        #: the number of times that all ranks have been started
+        #: how often all ranks have been started
         self.lives = 0
         self.start()
 
@@ -111,13 +111,13 @@ class Service(Seen):
         self.lives += 1
 
     def start_if_ended(self) -> None:
-        """Restart the service if its launcher has ended, as it does if ranks never came up."""
+        """Restart the service if its launching process has ended, for example because ranks never came up."""
         if self.process.poll() is not None:
             self.await_nobody("all ranks end with their launching process")
             self.start()
 
     def await_running(self) -> None:
-        """Wait until the service accepts jobs; during its start, a signal ends it, and it is restarted."""
+        """Wait until the service accepts jobs. If it ends during its start, start it again."""
 
         def runs() -> bool:
             self.start_if_ended()
@@ -126,7 +126,7 @@ class Service(Seen):
         wait_until(runs, "the service runs", DEADLINE_S)
 
     def await_ready(self) -> None:
-        """Wait until all ranks of this life accept jobs. Raises Wrong if the life ends before."""
+        """Wait until the ranks of this life accept jobs. Raises Wrong if the service ends before."""
 
         def is_ready() -> bool:
             self.check_alive()
@@ -136,17 +136,17 @@ class Service(Seen):
         self.note_processes()
 
     def await_start_by_itself(self) -> None:
-        """Wait for the launcher's restart of all ranks, after all first ranks were killed."""
+        """Wait until the service has restarted all ranks, after all ranks of the start were killed."""
         self.begin_life()
         self.lives += 1
         self.await_ready()
 
     def check_alive(self) -> None:
-        """Raise Wrong if this life is over."""
+        """Raise Wrong if the service has ended or its ranks were started again."""
         if (code := self.process.poll()) is not None:
             raise Wrong(f"the service ended with code {code}")
         if self.output.count("accepting jobs") > self.lives:
-            raise Wrong("the ranks were started again, though some were left over")
+            raise Wrong("the ranks were started again, though some were left")
 
     def await_nobody(self, what: str) -> None:
         wait_until(lambda: not marked_processes(self.mark), what, DEADLINE_S)
@@ -165,7 +165,7 @@ class Service(Seen):
         if left := self._session_folders():
             raise Wrong(f"left in shared memory: {left}")
         if "Traceback" in self.output:
-            raise Wrong("a traceback in the output")
+            raise Wrong("the output contains a traceback")
 
     def kill(self) -> None:
         while pids := marked_processes(self.mark):
@@ -176,7 +176,7 @@ class Service(Seen):
         self.process.wait()
 
     def close(self, is_kept: bool) -> None:
-        """Kill all processes; `is_kept`: files stay for the user."""
+        """Kill all processes, and close locks and disks. `is_kept`: whether files stay for the user."""
         self.kill()
         if self._locks is not None:
             self._locks.close()
@@ -190,7 +190,7 @@ class Service(Seen):
 
     @property
     def output_of_life(self) -> str:
-        """Return the output since the last start of all ranks, as numbers of processes are reused."""
+        """Return the output since the last start of all ranks; older output may name pids used again."""
         return self.output_path.read_bytes()[self._began_bytes :].decode(errors="replace")
 
     def note(self, what: str) -> None:
@@ -213,7 +213,7 @@ class Service(Seen):
         hidden.rename(hidden.with_name(file_name))
 
     def note_processes(self) -> None:
-        """Record sessions by their folders, which ranks hold open, as numbers of processes are reused."""
+        """Record sessions by the folders that ranks hold open; their pids may be used again."""
         for pid in marked_processes(self.mark):
             for path in _open_files(pid):
                 if path.parent == shared_folder() and path.name.startswith("mallob-py."):
@@ -221,19 +221,19 @@ class Service(Seen):
 
     def _session_folders(self) -> list[Path]:
         """Return the session folders of this service in shared memory."""
-        sweep(shared_folder())  # as the next session would do, also for hosts without ranks
+        sweep(shared_folder())  # as the next session on this host would do
         self.note_processes()
         return [path for each in self._sessions for path in shared_folder().glob(f"mallob-py.*-{each}")]
 
     @property
     def holds_replies_up(self) -> bool:
-        """Return whether a disk delays replies, so that they may appear in another order than jobs end."""
+        """Tell whether a disk delays replies, so that replies may appear in another order than jobs end."""
         return self._disks is not None and self._disks.holds_replies_up
 
     def descriptions(self) -> list[str]:
         """Return the files of jobs in shared memory, such as `7` of job 7, on hosts that still have a rank.
 
-        Ranks hold a file of their host open there. The launcher keeps the folder of its own host.
+        A host has a rank if a process has a file of the host's session folder open.
         """
         hosts = {path.parent for pid in marked_processes(self.mark) for path in _open_files(pid)}
         kept = (folder for folder in self._session_folders() if folder in hosts)

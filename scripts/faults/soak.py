@@ -1,17 +1,17 @@
-"""Jobs of all kinds at random for minutes, with kills in between: is a reply lost, or does a rank leak?
+"""Random jobs of all kinds for minutes, with kills in between: is a reply lost, or does a rank leak?
 
-The soak works in rounds: submit a random mix, kill worker processes (sometimes a fork server) while it runs,
-await every reply, and then, at rest, record memory and open descriptors of the ranks. Unless `--rank-loss
-restart`, ranks are also killed, stopped until the others give them up, added and drained. When few of the
-first ranks are left, the service is started again, or they are killed, too, and it restarts by itself. Disks
-are full for seconds; other users have files and locks in all folders; some names cannot be printed. An
-executor calls functions meanwhile (`functions.py`). Jobs also come over HTTP, beside clients that are silent,
-slow or do not read (`web_clients.py`).
+The soak works in rounds: submit a random mix of jobs, kill worker processes (sometimes a fork server) while
+they run, await every reply, and then, when no job is left, record memory and open descriptors of the ranks.
+Without `--rank-loss restart`, ranks are also killed, stopped until the others give them up, added and
+drained. When few ranks of the start are left, the service is started again, or they are killed, too, and the
+service restarts by itself. Disks are full for seconds; other users have files and locks in all folders; some
+names cannot be printed. An executor calls functions meanwhile (`functions.py`). Jobs also come over HTTP,
+beside clients that are silent, slow or do not read (`web_clients.py`).
 
-Checked: one reply per job file and no other file in `out/`; answers; models; outcomes of jobs that were not
-killed; at the end exit code 0, no process, no file in shared memory; neither memory nor descriptors grow with
-the number of jobs, and no rank stays large; after a loss, the other ranks continue with their processes;
-orders of more or fewer ranks have the ordered effect.
+Checks: each job file has one reply, and no other file is in `out/`; answers, models and outcomes of jobs that
+were not killed are right; neither memory nor descriptors grow with the number of jobs, and no rank stays
+large; after a loss, the other ranks keep their processes; orders of more or fewer ranks are carried out; at
+the end the exit code is 0, and no process and no file in shared memory is left.
 """
 
 from __future__ import annotations
@@ -45,38 +45,39 @@ from faults.web_clients import WebClients
 from mallob_py import Executor
 from mallob_py.protocol.config import Config
 
-#: a user whose replies are recognised by name in `out`
+#: user of the executor's jobs, whose replies `is_foreign` recognises by their names
 FUNCTIONS_USER = "foreign-functions"
-#: the first rounds without comparison, as pools and caches fill
+#: number of first rounds that are not compared, because pools and caches fill
 WARM_UP_ROUNDS = 3
 ROUND_JOBS_MAX = 60
 BURST_JOBS = 200
 IN_FLIGHT_MAX = 120
-#: the longest wait for a reply where ranks are lost: hangs must be noticed, and few ranks do all work
+#: longest wait for a reply: REPLY_DEADLINE_S, and if ranks may be lost REPLY_DEADLINE_TIMEOUTS times
+#: --rank-timeout more, because hangs must be noticed, and few ranks do all work
 REPLY_DEADLINE_S, REPLY_DEADLINE_TIMEOUTS = 90.0, 20
-#: the permitted growth: a client remembers 100 000 ended jobs for dependencies, some 30 MB
+#: permitted growth of a rank: a client remembers 100 000 ended jobs for dependencies, which takes some 30 MB
 RSS_GROWTH_MAX_BYTES = 48 << 20
 FDS_GROWTH_MAX = 24
-#: the most memory of each rank at the end, after large messages' memory is freed: a new rank has 16 MB, a
-#: client's 25 after some jobs, and a rank that frees nothing some hundred more
+#: greatest memory of a rank at the end, after large messages' memory is freed: a new rank has 16 MB, a
+#: client's rank 25 MB after some jobs, and a rank that frees nothing some hundred MB more
 RANK_AT_END_MAX_BYTES = 60_000_000
-#: the further memory of a rank that is alone, which ranks of a host otherwise share
+#: additional memory of a rank that is alone on its host; several ranks share it
 SHARED_BYTES = 15_000_000
 GIVE_BACK_DEADLINE_S = 40.0
-#: the time for which obsolete entries are kept after a change of ranks
+#: time limit for the end of workers; obsolete entries are kept for some time after a change of ranks
 REST_DEADLINE_S = Config().succession_patience_s + 60.0
-#: the most workers at rest per PE
+#: greatest number of worker processes per PE when no job is left
 WORKERS_AT_REST_MAX = 3
 SPARE_FORK_SERVER_S = 3.0
-#: the probability per step that a client of the web server acts
+#: probability per step that a client of the web server acts
 WEB_RATE = 0.05
-#: the range of times for which a disk is full
+#: shortest and longest time for which a disk is full
 FULL_S = (0.5, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The ranks' memory and descriptors at rest."""
+    """The largest memory and number of descriptors of a rank when no job is left."""
 
     resident_bytes: int
     fds: int
@@ -101,7 +102,7 @@ class Sample:
 
 
 class Soak:
-    """A service, its jobs, its ranks, and the values for comparison."""
+    """The soak: a service, its jobs, its ranks, and samples of their memory for comparison."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self._rng = rng = random.Random(options.seed)
@@ -122,7 +123,7 @@ class Soak:
         self._deeds: Counter[str] = Counter()
         self._ranks = Ranks(self.service, options.rank_timeout, rng, self._deeds) if survives else None
         self._silence_s = REPLY_DEADLINE_S + REPLY_DEADLINE_TIMEOUTS * options.rank_timeout * survives
-        #: by process of the rank: the earliest time of the next kill of its fork server
+        #: pid of a rank -> earliest time of the next kill of its fork server
         self._spared_until_s: dict[int, float] = {}
         self._samples: list[Sample] = []
         self._web = WebClients(self.service, rng, self._deeds)
@@ -131,7 +132,7 @@ class Soak:
         return Executor(self.service.api_dir, user=FUNCTIONS_USER)
 
     def _finish_functions(self) -> None:
-        """Await the functions of a round, and remove the replies of their jobs. Raises Wrong."""
+        """Await the function calls of a round; remove the replies of the executor's jobs. Raises Wrong."""
         self._functions.finish()
         for path in (self.service.api_dir / "jobs.0" / "out").glob(f"{FUNCTIONS_USER}.*"):
             path.unlink()
@@ -166,13 +167,13 @@ class Soak:
         self._foreign.check()
 
     def _end_life(self, ranks: Ranks) -> None:
-        """End a life of the service with few remaining first ranks, and begin the next life."""
+        """End the service's present life, in which few ranks of the start are left; begin the next life."""
         self._check_growth()
         sizes = ", ".join(
             f"{proportional_bytes(pid) / 1e6:.0f}" for pid in Family.of(self.service.mark).ranks
         )
         print(
-            f"a life ends, {self._jobs.count} replies; memory of the ranks of their own, in MB: {sizes}",
+            f"a life ends after {self._jobs.count} replies; memory of its ranks in MB: {sizes}",
             flush=True,
         )
         if draw(SOAK_ENDS, self._rng) == "stop":
@@ -188,7 +189,7 @@ class Soak:
         self._jobs.await_all(self.service.check_alive, self._silence_s)
 
     def _check_growth(self) -> None:
-        """Check that memory does not grow within a life; freeing may take a while. Raises Wrong."""
+        """Check that memory does not grow within a life; ranks may free memory late. Raises Wrong."""
 
         def has_not_grown() -> bool:
             self.service.check_alive()
@@ -197,7 +198,7 @@ class Soak:
             return grown_bytes(self._samples) <= RSS_GROWTH_MAX_BYTES
 
         if self._samples:
-            text = "memory of a rank that has grown is given back"
+            text = "a rank that has grown frees its memory"
             wait_until(has_not_grown, text, GIVE_BACK_DEADLINE_S, 1.0)
             check_descriptors(self._samples)
 
@@ -211,7 +212,7 @@ class Soak:
             print(sample)
 
     def _play_round(self) -> None:
-        """Play a round; with `ranks`, ranks are lost, leave and join in some rounds."""
+        """Play a round. If ranks may be lost, they are lost, leave and join in some rounds."""
         rng, jobs, ranks = self._rng, self._jobs, self._ranks
         is_burst = rng.random() < 0.15
         kill_rate = rng.choice((0.0, 0.03, 0.15))
@@ -256,7 +257,7 @@ class Soak:
         self._finish_functions()
         jobs.look()
         if left := [name for name in jobs.left() if name.startswith("in/")]:
-            raise Wrong(f"not taken: {left[:10]}")
+            raise Wrong(f"not taken from in/: {left[:10]}")
 
     def _fill_a_disk(self) -> None:
         if self._disks.is_full or not self._disks.are_there:
@@ -274,7 +275,7 @@ class Soak:
         for victim in victims:
             parent, now_s = parent_of(victim), time.monotonic()
             if part == "fork server":
-                # A rank gives up after several fork servers in a row that have done no work.
+                # A rank gives up if several fork servers in a row end before they have done any work.
                 if now_s < self._spared_until_s.get(parent, 0.0):
                     return
                 self._spared_until_s[parent] = now_s + SPARE_FORK_SERVER_S
@@ -282,7 +283,7 @@ class Soak:
             hit(self.service, "kill", f"{part} of {parent}", [victim])
 
     def _at_rest(self) -> Sample:
-        """Wait until no worker process of an ended job is left."""
+        """Wait until workers and files of ended jobs are gone; return a sample."""
         ranks = self._options.ranks if self._ranks is None else self._ranks.left
         most = WORKERS_AT_REST_MAX * self._options.pes * ranks
 
@@ -317,18 +318,18 @@ def _early_and_late(samples: Sequence[Sample]) -> tuple[Sequence[Sample], Sequen
 
 
 def grown_bytes(samples: Sequence[Sample]) -> int:
-    """Return the growth of a rank's memory within one life."""
+    """Return by how much the samples' memory has grown, from the first to the last third."""
     early, late = _early_and_late(samples)
     return min(one.resident_bytes for one in late) - max(one.resident_bytes for one in early)
 
 
 def check_descriptors(samples: Sequence[Sample]) -> None:
-    """Check that descriptors do not grow in one life. Raises Wrong."""
+    """Check that the numbers of descriptors do not grow within one life. Raises Wrong."""
     early, late = _early_and_late(samples)
     for what in ("fds", "server_fds"):
         grown = min(getattr(one, what) for one in late) - max(getattr(one, what) for one in early)
         if grown > FDS_GROWTH_MAX:
-            raise Wrong(f"{what} have grown by {grown}")
+            raise Wrong(f"the number of {what} has grown by {grown}")
 
 
 def check_size_at_end(mark: str, deadline_s: float = GIVE_BACK_DEADLINE_S) -> None:
@@ -344,9 +345,7 @@ def check_size_at_end(mark: str, deadline_s: float = GIVE_BACK_DEADLINE_S) -> No
 
     limit = f"{RANK_AT_END_MAX_BYTES / 1e6:.0f} MB"
     try:
-        wait_until(
-            are_small, f"each rank at rest has less than {limit} of memory of its own", deadline_s, 1.0
-        )
+        wait_until(are_small, f"each rank without jobs has less than {limit} of memory", deadline_s, 1.0)
     except Wrong as wrong:
         told = ", ".join(f"process {pid}: {size / 1e6:.0f} MB" for pid, size in sizes.items())
         raise Wrong(f"{wrong} ({told})") from None

@@ -1,6 +1,6 @@
-"""All faults of a service's parts, as data: the part, the frequency in each campaign, and the function.
+"""All faults as data: the part of the service that is hit, and how often each campaign hits it.
 
-A new fault is a line of `PARTS` and a weight in the tables of its campaigns.
+To add a fault, add a line to `PARTS` and a weight to the tables of its campaigns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mallob_py.launchers import INVITED_VARIABLE
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A service and its present processes by part; only the ranks in `ranks` may be hit."""
+    """A service and its present processes. Of its ranks, only those in `ranks` may be hit."""
 
     service: Service
     family: Family
@@ -42,7 +42,7 @@ class Target:
         return cls(service, family, family.ranks, rng)
 
 
-#: by name of a part: the processes that a fault of this part hits; none if the part does not exist now
+#: name of a part -> function that returns the part's processes; no processes: the part does not exist now
 PARTS: Mapping[str, Callable[[Target], list[int]]] = {
     "everything": lambda at: marked_processes(at.service.mark),
     "launching process": lambda at: [at.service.process.pid],
@@ -59,18 +59,18 @@ PARTS: Mapping[str, Callable[[Target], list[int]]] = {
     "computing worker": lambda at: _one(at, [pid for pid in at.family.workers if state_of(pid) == "R"]),
 }
 
-#: weights of the parts that the campaign of kills kills, and of the parts that it stops for a while
+#: weights of the parts that the campaign `kills` kills (STOPS: that it stops for a while)
 KILLS = {
     "everything": 3, "launching process": 3, "launcher": 2, "proxy": 2, "rank": 6, "worker": 3,
     "fork server": 1,
 }  # fmt: skip
-#: weights of faults of ranks that the other ranks survive
+#: weights of parts whose loss the other ranks survive
 LOSSES = {"first rank": 3, "client's rank": 4, "two ranks": 3, "first ranks": 1}
 STOPS = {"everything": 1, "launching process": 1, "launcher": 1, "proxy": 1, "rank": 1}
-#: weights in the soak, always and if the other ranks survive
+#: weights of parts in the soak (SOAK_RANKS: only if other ranks survive a loss)
 SOAK_PROCESSES = {"worker": 9, "fork server": 1}
 SOAK_RANKS = {"rank": 2, "first rank": 1, "client's rank": 1, "two ranks": 1}
-#: weights of the ends of a life in the soak
+#: weights of the ways to end a service's life in the soak: stopping it, or killing its first ranks
 SOAK_ENDS = {"stop": 1, "first ranks": 1}
 #: weights of the disks that are full for seconds
 SOAK_DISKS = {"api": 2, "logs": 1, "tmp": 1}
@@ -90,7 +90,7 @@ def signal_all(pids: Sequence[int], number: int) -> None:
 
 
 def hit(service: Service, verb: str, part: str, pids: Sequence[int]) -> None:
-    """Send a signal to `kill` or `stop` these processes, and note it in the service's output."""
+    """Kill or stop these processes, as `verb` says, and note it in the service's output."""
     service.note_processes()
     service.note(f"{verb} {part} {list(pids)}")
     signal_all(pids, signal.SIGSTOP if verb == "stop" else signal.SIGKILL)
@@ -112,7 +112,7 @@ def _is_launched(at: Target, pid: int) -> bool:
 
 
 def _client_rank(at: Target) -> list[int]:
-    """Return the rank with a client's folder; none while the folder moves to another rank."""
+    """Return the rank of a random client; no rank while the client's folder moves to another rank."""
     lock = at.service.box(at.rng.randrange(at.service.clients)) / ".lock"
     with contextlib.suppress(OSError, ValueError, IndexError):
         holder = int(lock.read_text().split()[0])
@@ -121,7 +121,7 @@ def _client_rank(at: Target) -> list[int]:
 
 
 def _newcomers(at: Target) -> list[int]:
-    """Return the processes of ranks that may not have joined yet, which are not among `ranks`."""
+    """Return the processes of new ranks outside of `ranks`, which may not have joined yet."""
     pids = set(marked_processes(at.service.mark)) - set(at.ranks)
     invited = {pid for pid in pids if inherits(pid, INVITED_VARIABLE)}
     return [pid for pid in sorted(invited) if parent_of(pid) not in invited]

@@ -1,11 +1,11 @@
 """Bags of tasks with known results on a service whose workers change and are killed: is each result exact?
 
 The trees are jobs of a service, one after the other. Meanwhile, jobs of higher priority arrive and end, so
-that a tree's volume changes every fraction of a second and is sometimes 0 (its root has to leave), and a
-computing worker process is killed every few seconds. Once the job has a checkpoint, there are heavier faults
-in random order: with `--losses` any rank is killed, the others continue, and a new one is ordered; with
-`--restarts` all processes of the service are killed at once (as when a machine loses power), and the service
-is started again on its folder.
+that a tree's volume changes several times a second and is sometimes 0 (its root must leave), and a computing
+worker process is killed every few seconds. Once the job has a checkpoint, heavier faults follow in random
+order: with `--losses` a rank is killed, the others continue, and a new rank is ordered; with `--restarts` all
+processes of the service are killed at once (as when a machine loses power), and the service is started again
+on its folder.
 
 Prints the expected and the actual result, and the amount of repeated work.
 """
@@ -35,11 +35,11 @@ from mallob_py.service.telemetry.event_log import read_events, runs_of
 from mallob_py.text_table import Cell, format_table
 
 _POLL_S = 0.02
-#: mean intervals of random events
+#: mean times between random events of a kind
 _CHANGE_EVERY_S = 0.2
 _CROWD_EVERY_S = 3.0
 _KILL_EVERY_S = 2.0
-#: the delay after the first checkpoint or after the last fault, from which all ranks must recover
+#: shortest and longest delay of a heavy fault after the first checkpoint or after the recovery from the last
 _BLOW_AFTER_S = (1.0, 3.0)
 
 
@@ -49,14 +49,14 @@ def chosen(names: Sequence[str]) -> list[KnownTree]:
         return [tree for tree in TREES if not tree.is_large]
     if unknown := [name for name in names if not any(fnmatch(tree.name, name) for tree in TREES)]:
         raise ValueError(
-            f"no tree is called {unknown[0]!r}: there are {', '.join(tree.name for tree in TREES)}"
+            f"no tree is called {unknown[0]!r}; known are {', '.join(tree.name for tree in TREES)}"
         )
     return [tree for tree in TREES if any(fnmatch(tree.name, name) for name in names)]
 
 
 @dataclass
 class Unrest:
-    """The numbers of faults while a tree was counted."""
+    """Numbers of other jobs and faults while a tree was counted."""
 
     changes: int = 0
     workers_killed: int = 0
@@ -66,7 +66,7 @@ class Unrest:
 
 @dataclass(frozen=True)
 class Counted:
-    """A line of the table."""
+    """A tree and how its count went: a row of the table."""
 
     tree: KnownTree
     unrest: Unrest
@@ -101,7 +101,7 @@ HEADER = (
 
 
 class Trees:
-    """A service, the trees that it counts, the jobs beside them, and the faults."""
+    """The campaign: a service, the trees that it counts, other jobs, and faults."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self._options = options
@@ -114,7 +114,7 @@ class Trees:
         self._kills_left = Config().restarts_max
         self._killed_at_s = 0.0
         self._losses_left = options.ranks - 1
-        #: the command that restores the number of ranks
+        #: running command that restores the number of ranks
         self._resize: subprocess.Popen[str] | None = None
         self._counted: list[Counted] = []
 
@@ -123,7 +123,7 @@ class Trees:
         for tree in self._options.trees:
             self._counted.append(self._count(tree))
             print(*self._counted[-1].row(), sep="  ", flush=True)
-        wait_until(lambda: not self._is_resizing(), "the ranks are as many as ordered", DEADLINE_S)
+        wait_until(lambda: not self._is_resizing(), "the ordered ranks have joined", DEADLINE_S)
         self._jobs.await_all(lambda: None)
         self.service.stop()
         if wrong := [one.tree.name for one in self._counted if not one.is_right]:
@@ -146,7 +146,7 @@ class Trees:
         return Counted(tree, unrest, time.monotonic() - began_s, expected.reply["result"])
 
     def _endure(self, expected: Expected) -> Unrest:
-        """Cause faults until the reply is there. Raises Wrong if it is late."""
+        """Submit other jobs and cause faults until the reply is there. Raises Wrong if it is late."""
         rng, unrest, ranks = self._rng, Unrest(), self._options.ranks
         blows = ["loss"] * self._options.losses + ["restart"] * self._options.restarts
         rng.shuffle(blows)
@@ -179,7 +179,7 @@ class Trees:
         return unrest
 
     def _let_others_come(self, workers: int) -> bool:
-        """Submit a brief job of higher priority, unless there are too many already."""
+        """Submit a brief job of higher priority, unless too many wait already; return whether it was."""
         if len(self._jobs.awaited) > 2 * self._options.ranks:
             return False
         self._number += 1
@@ -193,7 +193,10 @@ class Trees:
         return True
 
     def _kill_a_worker(self) -> bool:
-        """Kill a computing worker, but no root too often, as a job fails then; a root must leave first."""
+        """Kill a computing worker; return whether one was killed.
+
+        A job fails if its root is killed too often, so kills are limited until a root has left again.
+        """
         if self._root_left_at_s() > self._killed_at_s:
             self._kills_left = Config().restarts_max
         victims = PARTS["computing worker"](Target.of(self.service, self._rng))
@@ -205,7 +208,7 @@ class Trees:
         return True
 
     def _root_left_at_s(self) -> float:
-        """Return the last time (in Unix time) at which a root left in this life, as far as logged."""
+        """Return the time [s since 1970] of the last logged leaving of a root in this life; 0: none."""
         runs = runs_of(self.service.log_dir) if self.service.log_dir.exists() else []
         at_s = 0.0
         for run in runs[-1:]:
@@ -216,7 +219,7 @@ class Trees:
         return at_s
 
     def _lose_a_rank(self) -> bool:
-        """Kill a rank, unless it may be the last one of the start, without which the service ends."""
+        """Kill a rank and order a new one, unless no rank of the start might be left; return whether."""
         if self._losses_left == 0:
             return False
         self._losses_left -= 1
@@ -241,7 +244,7 @@ class Trees:
             return True
         said, _ = self._resize.communicate()
         if self._resize.returncode:
-            raise Wrong(f"no rank has joined for the lost one: {said}")
+            raise Wrong(f"no rank has joined in place of the lost rank: {said}")
         self.service.note(said.rstrip())
         self._resize = None
         return False

@@ -1,8 +1,7 @@
 """Clients of the web server during a soak: some submit jobs, some are silent, send slowly or do not read.
 
-Guarantee to be checked: in spite of the slow clients, another user's upload is accepted within `PATIENCE_S`
-and gets exactly one reply. At most `OPEN_MAX` connections are open, all to the server on this host that the
-soak has started.
+Check: in spite of the slow clients, another user's upload is accepted within `PATIENCE_S` and gets exactly
+one reply. At most `OPEN_MAX` connections are open, all to the server that the soak has started on this host.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from mallob_py.runtime.processes import python
 
 OPEN_MAX = 60
 PATIENCE_S = 30.0
-#: the HTTP status while a disk is full
+#: status of the server's answers while a disk is full
 _NO_ROOM = 507
 _FORMULA = b"p cnf 3 3\n1 -2 0\n2 3 0\n-1 -3 0\n"
 
@@ -49,9 +48,9 @@ class WebClients:
         self._token = (service.api_dir / "web/token").read_text().strip()
 
     def look(self, jobs: Jobs) -> None:
-        """Do one random action. Raises Wrong."""
+        """Let a random client act. Raises Wrong."""
         if self._process.poll() is not None:
-            raise Wrong(f"the web server has ended by itself: {self._process.returncode}")
+            raise Wrong(f"the web server has ended by itself, with code {self._process.returncode}")
         kind = self._rng.choice(("silent", "half a head", "slow upload", "unread", "upload", "upload"))
         self._deeds[f"web: {kind}"] += 1
         if kind == "upload":
@@ -92,7 +91,7 @@ class WebClients:
             raise Wrong(f"{name}: {response.status} over HTTP: {said[:300]!r}")
 
     def end(self) -> None:
-        """End the server in order. Raises Wrong."""
+        """Stop the server. Raises Wrong if it does not end with code 0."""
         for connection in self._open:
             connection.close()
         self._process.terminate()

@@ -60,7 +60,7 @@ def test_trees_are_counted_exactly_while_workers_come_go_and_are_killed_and_a_ra
 def test_a_tree_that_there_is_not_is_refused_by_name(tmp_path: Path) -> None:
     done = chaos(tmp_path, "trees", "T4", "T17")
     assert done.returncode == 2
-    assert "no tree is called 'T17': there are UTS 8, " in done.stderr
+    assert "no tree is called 'T17'; known are UTS 8, " in done.stderr
 
 
 def test_a_rank_that_stays_large_at_the_end_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_a_loan_that_is_taken_in_once_more_is_found_in_a_random_life() -> None:
     logs = next(logs for logs in map(logs_of, range(30)) if any(map(_taken, logs)))
     log = next(filter(_taken, logs))
     log.insert(log.index(_taken(log)[0]), _taken(log)[0])
-    assert any("was taken in 2 times" in problem for problem in loans.problems(logs))
+    assert any("was merged 2 times" in problem for problem in loans.problems(logs))
 
 
 def _taken(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -55,12 +55,28 @@ def _taken(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ("root", "borrower", "problem"),
     [
         ([OPENED, LENT, TAKEN, FINISHED], [BORROWED, TOLD], None),
-        ([OPENED, LENT, TAKEN, TAKEN, FINISHED | {"done": 11}], [BORROWED, TOLD], "was taken in 2 times"),
-        ([OPENED, LENT, TAKEN | {"done": 4}, FINISHED | {"done": 5}], [BORROWED, TOLD], "nobody had told"),
+        ([OPENED, LENT, TAKEN, TAKEN, FINISHED | {"done": 11}], [BORROWED, TOLD], "was merged 2 times"),
+        (
+            [OPENED, LENT, TAKEN | {"done": 4}, FINISHED | {"done": 5}],
+            [BORROWED, TOLD],
+            "nobody had reported",
+        ),
         ([OPENED, TAKEN, FINISHED], [BORROWED, TOLD], "nobody had lent it"),
-        ([OPENED, LENT, TAKEN, FINISHED | {"done": 7}], [BORROWED, TOLD], "7 tasks done, and it comes to 6"),
-        ([OPENED, LENT, TAKEN, FINISHED], [BORROWED, TOLD | {"own": 4}], "5 tasks done, and it comes to 4"),
-        ([OPENED | {"done": 3}, FINISHED | {"done": 4}], [], "began with 3 tasks done, and no root had told"),
+        (
+            [OPENED, LENT, TAKEN, FINISHED | {"done": 7}],
+            [BORROWED, TOLD],
+            "7 tasks done, but its entries add up to 6",
+        ),
+        (
+            [OPENED, LENT, TAKEN, FINISHED],
+            [BORROWED, TOLD | {"own": 4}],
+            "5 tasks done, but its entries add up to 4",
+        ),
+        (
+            [OPENED | {"done": 3}, FINISHED | {"done": 4}],
+            [],
+            "began with 3 tasks done, which no root had reported",
+        ),
     ],
 )
 def test_what_does_not_add_up_is_told(
@@ -77,7 +93,7 @@ def test_open_loans_are_drawn_with_what_their_borrowers_have_told() -> None:
     drawn = loans.dot(logs)
     assert "0 -> 7;" in drawn
     assert '7 [label="7\\n5 tasks done"];' in drawn
-    assert '9 [label="9\\nnot there"];' in drawn
+    assert '9 [label="9\\nnot arrived"];' in drawn
     assert loans.open_loans([[OPENED, LENT, TAKEN]]) == []
 
 
