@@ -14,8 +14,7 @@ meaning in all workers (`Problem.n_all`). A solver only gets clauses of these ki
 2. Encodings, which define further variables: any assignment of the other variables can be extended to satisfy
    the encodings.
 3. Soft literals that no better solution can lose, and the clause that one literal of a core is lost: both
-hold
-   in each better solution if the further variables get their meaning.
+   hold in each better solution if the further variables get their meaning.
 4. Clauses of other workers, under the condition below.
 
 Bounds on the cost, cores' literals and neighbourhoods are assumptions, on which no learnt clause depends. So
