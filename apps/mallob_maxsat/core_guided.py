@@ -38,7 +38,7 @@ _OBJECTIVE_CLAUSES_MAX = 200_000
 _TOLD_LITERALS_MAX = 20
 #: greatest number of soft literals among which literals that exclude each other are sought
 _EXCLUSIONS_SOFT_MAX = 20_000
-#: number of literals per distinct weight above which a stratum is complete
+#: number of remaining literals per distinct remaining weight above which a stratum is complete
 _DIVERSITY = 1.25
 
 

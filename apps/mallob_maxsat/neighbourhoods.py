@@ -20,7 +20,7 @@ from mallob_sat.solvers import Verdict
 
 _GROWTH, _SHRINKAGE = 1.15, 0.7
 _SIZE_MIN = 4.0
-#: smallest number of groups into which the soft literals must fall at the largest group's size
+#: groups of soft literals are used only if the largest has at most 1 / _NUMBERS_MIN of the literals
 _NUMBERS_MIN = 4
 
 

@@ -1,12 +1,12 @@
 """Agreement: several solvers must find the answer independently: `"agreement": 2`.
 
-Releases and settings of one solver count as one: they share most of their code and so their faults. A
-solver's answer goes to all workers (`Gossip`), with its model, so that it outlives the worker that found it;
-solvers without an answer are tried next. Clauses are not shared: one that does not follow would mislead all
-solvers.
+Releases and settings of a solver count as the same solver, because they share most of their code and so their
+faults. A solver's answer goes to all workers (`Gossip`), with its model, so that it outlives the worker that
+found it; solvers without an answer are tried next. Clauses are not shared, because a wrong clause would
+mislead all solvers.
 
-Guarantees: an answer is that of as many different solvers as wanted; if solvers contradict each other, the
-job is an error that names both.
+Guarantees: as many different solvers as wanted have found the answer; if two solvers contradict each other,
+the job ends with an error that names both.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from mallob_sat.native import NativeSearch, search_for
 from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.search import Search, solve_trivial
 
-#: families of solvers with several releases or builds; each other solver is a family of its own
+#: name prefixes of solvers with several releases or builds; any other solver is a family of its own
 _FAMILIES = ("cadical", "glucose", "maple", "minisat")
-#: strategies after which a portfolio brings no new solver
+#: number of strategies after which a portfolio contains no new solver
 _STRATEGIES = 256
 _FIELD = "configuration"
 
 
 def family_of(solver: str) -> str:
-    """Return the name of all releases of a solver."""
+    """Return the name that all releases of a solver have in common."""
     return next((family for family in _FAMILIES if solver.startswith(family)), solver)
 
 
@@ -58,8 +58,8 @@ class Agreeing:
         families = [family_of(strategy.solver) for strategy in agreeing.order()]
         if len(families) < wanted:
             raise InputError(
-                f"agreement is {wanted}, but the portfolio has only {', '.join(families)}; releases of a "
-                "solver count as one",
+                f"agreement is {wanted}, but the portfolio has only {', '.join(families)}; releases of the "
+                "same solver count once",
                 _FIELD,
             )
         return agreeing
@@ -86,14 +86,14 @@ class _Agreement:
         self._context = context
         self._formula = formula
         self._gossip = Gossip(context)
-        #: all attempts so far
+        #: attempt so far -> its strategy
         self._solvers: dict[Search | NativeSearch, Strategy] = {}
 
     def reach(self) -> Result:
         return race(self._context, self._attempt, self._turn, self._add)
 
     def _attempt(self, number: int) -> Search | NativeSearch:
-        """Return an attempt by a solver without an answer, at another worker's only if there is no other."""
+        """Make an attempt by a solver without an answer; if all have answered, by the strategy `number`."""
         places = range(number, number + _STRATEGIES)
         strategy = next(
             (found for found in map(self._strategy, places) if not self._has_answered(found)),
@@ -115,7 +115,7 @@ class _Agreement:
     def _turn(
         self, messages: list[TreeMessage], attempts: Collection[Search | NativeSearch]
     ) -> list[Search | NativeSearch]:
-        """Take in other workers' answers; return useless attempts."""
+        """Take in other workers' answers; return the attempts whose solvers have answered."""
         if self._gossip.turn(messages) and (result := self._agreed()) is not None:
             self._context.finish(result)
         return [attempt for attempt in attempts if self._has_answered(self._solvers[attempt])]
@@ -133,7 +133,7 @@ class _Agreement:
         if len(solvers) > 1:
             raise InputError(
                 f"{solvers[SATISFIABLE]} says that the formula is satisfiable, {solvers[UNSATISFIABLE]} that "
-                "it is not; one of them is wrong, so there is no answer",
+                "it is not; one of them is wrong, so the job has no answer",
             )
         if len(said) < self._mode.wanted:
             return None
@@ -143,7 +143,7 @@ class _Agreement:
 
 
 def _statement(result: Result, solver: str) -> bytes:
-    """Encode a solver's answer in few bytes, since it is passed from worker to worker."""
+    """Encode a solver's answer in few bytes, because it is passed from worker to worker."""
     literals = np.asarray(result.solution, dtype=np.int32)
     if result.code == SATISFIABLE:
         return msgspec.msgpack.encode((solver, literals.size, np.packbits(literals > 0).tobytes()))

@@ -1,14 +1,14 @@
 """The SAT application: reads a formula once, and has each worker search in its own way.
 
-The job's configuration chooses the question and the mode (see `modes`). As a rule, worker i runs strategy i
+The job's configuration chooses the question and the mode (see `modes`). By default, worker i runs strategy i
 of the portfolio, or several strategies, on the whole formula in solver processes (see `kit.process_race`),
 and exchanges learned clauses with other workers (see `sharing`); the first answer ends the job. A model is
-checked against the formula before it leaves its process, so that a wrong one is an error of the job and never
-an answer. Revisions of a growing formula go to one solver that stays alive (see `incremental`).
+checked against the formula before it leaves its process, so that a wrong model is an error of the job and
+never an answer. Revisions of a growing formula go to a solver that stays alive (see `incremental`).
 
-Guarantees: a model assigns variables 1..n_vars in order, once each; with UNSAT the solution
-holds assumptions that cannot hold together (none if the formula alone is unsatisfiable). If the
-configuration asks for a proof, UNSAT is answered once it lies complete in its file.
+Guarantees: a model assigns variables 1..n_vars in order, once each; with UNSAT the solution contains
+assumptions that cannot hold together (none if the formula alone is unsatisfiable). If the configuration asks
+for a proof, UNSAT is answered only when the proof's file is complete.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from mallob_sat.portfolio import content_mode
 
 
 class SatApplication(SatDeclaration, Application):
-    """Decides propositional formulas with a portfolio of sequential solvers."""
+    """The application SAT. It decides propositional formulas with a portfolio of sequential solvers."""
 
     def __init__(self) -> None:
         self._revisions = Revisions()
@@ -64,7 +64,7 @@ class SatApplication(SatDeclaration, Application):
 
 
 def read_formula(job: JobInput) -> Formula:
-    """Return the formula that a job file names or holds, with its assumptions. Raises InputError."""
+    """Return the formula of a job file, with its assumptions. Raises InputError."""
     formula = _clauses_of(job).assuming(job.assumptions)
     formula.check_numbering("files" if job.files else "literals")
     return formula
@@ -81,7 +81,7 @@ def _clauses_of(job: JobInput) -> Formula:
         raise InputError(f"one formula file is needed, {len(job.files)} given")
     path = job.files[0]
     if content_mode(job.configuration) == "raw":
-        # raw integers may begin like a compressed file, so here the name decides
+        # Raw integers may begin like a compressed file, so the file's name decides.
         named_compressed = path.endswith(COMPRESSED_SUFFIXES)
         return formula_from_raw(read_decompressed(path) if named_compressed else read_plain(path), path)
     if not job.configuration.get("checked"):
@@ -96,6 +96,6 @@ def _formula_from_text(blocks: Iterator[bytes], path: str) -> Formula:
     try:
         return read_dimacs(blocks, path)
     except InputError:
-        for _ in blocks:  # reports a damaged file as damaged, even if its text looks wrong
+        for _ in blocks:  # raises another InputError if the file is damaged
             pass
         raise

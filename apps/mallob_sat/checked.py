@@ -1,22 +1,22 @@
 """Checked answers: each derivation is checked while it is made, by a process that trusts no solver.
 
 Beside each search runs `mallob-check` (native/src/check.cpp). The search, in the native solver, sends each
-step through a pipe to this checker, which follows the steps (LRAT) and holds the derived clauses. Clauses for
-other workers leave from the checker's memory, not the solver's, with a signature; the checker accepts other
-workers' clauses by their signatures. Only the checker declares UNSAT, once it has derived the empty clause,
-or a clause of failed assumptions; and it checks models against the formula's text. No proof is written.
+step through a pipe to this checker, which follows the steps (LRAT) and keeps the derived clauses. Clauses for
+other workers come from the checker's memory, not the solver's, with a signature; the checker accepts other
+workers' clauses by their signatures. Only the checker declares UNSAT, once it has derived the empty clause
+or a clause of failed assumptions. It also checks models against the formula's text. No proof is written.
 
     solver -- steps --> mallob-check -- signed clauses --> worker process -- tree --> other workers
        ^--------------- clauses with their signatures -----------'
 
-Trusted: mallob-check, and in this file the code of the client and the worker process (`SecondReader`,
-`Seal`). Not trusted: solvers, sharing, transport, and all other parts on a clause's way.
+Trusted are mallob-check, and in this file the code of the client and the worker process (`SecondReader`,
+`Seal`). Not trusted are solvers, sharing, transport, and all other code that handles a clause.
 
 - The client reads the formula twice, by `dimacs` and by mallob-check, and compares the results. It makes a
   key for the job and signs the formula with its assumptions. Key and signature are stored in the job's
   payload.
-- A worker process gives the key to the checkers that it starts. The key is no secret from users who can read
-  that process: it guards against faults, not against malice.
+- A worker process gives the key to the checkers that it starts. Users who can read this process can read the
+  key: the key guards against faults, not against malice.
 - A signature is a keyed BLAKE2b of the formula's signature and the clause (or answer), so it is invalid for
   any other formula or job.
 
@@ -103,7 +103,7 @@ class Seal:
         return {_SEAL: np.frombuffer(self.key + self.formula, np.uint8)}
 
     def confirmed(self, result: Result) -> Result:
-        """Return the answer of a search, if the checker has signed it. Raises InputError."""
+        """Return the answer of a search if the checker has signed it, else raise InputError."""
         fields = dict(result.fields)
         solution = np.ascontiguousarray(result.solution, dtype=np.int32)
         code = struct.pack("<i", result.code)
@@ -113,8 +113,8 @@ class Seal:
 
 
 def signature(key: bytes, *parts: Any) -> bytes:
-    """Return the signature of these bytes, as computed by mallob-check."""
-    import hashlib  # loads a library that other jobs do without
+    """Compute the signature of these bytes, in the same way as mallob-check."""
+    import hashlib  # here, because it loads a library that other jobs do not need
 
     hash_ = hashlib.blake2b(key=key, digest_size=SIGNATURE_BYTES)
     for part in parts:
@@ -123,7 +123,7 @@ def signature(key: bytes, *parts: Any) -> bytes:
 
 
 class SecondReader:
-    """A second reading of the formula's text, by mallob-check, beside the first reader."""
+    """The second reader of the formula's text: mallob-check, which reads beside `dimacs`."""
 
     def __init__(self) -> None:
         self._key = os.urandom(_KEY_BYTES)
@@ -138,7 +138,7 @@ class SecondReader:
         _end(self._process)
 
     def passing(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the blocks once the second reader has them."""
+        """Yield each block after passing it to the second reader."""
         assert self._process.stdin is not None
         _write_all(self._process.stdin, self._key)
         for block in blocks:
@@ -165,7 +165,7 @@ def _read_all(file: IO[bytes]) -> bytes:
 
 
 def _write_all(file: IO[bytes], data: bytes) -> None:
-    """Write to mallob-check, unless it has ended: its last words then tell why."""
+    """Write to mallob-check. If it has ended, write nothing: its answer then says why."""
     left = memoryview(data)
     with suppress(BrokenPipeError):
         while left:
@@ -174,13 +174,13 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    with process:  # closes its pipes and waits for it
+    with process:  # closes the process's pipes and waits for its end
         pass
 
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """A mode in which the native solvers of all workers race and share, and each is checked."""
+    """The mode in which native solvers of all workers race and share clauses, and each solver is checked."""
 
     portfolio: Portfolio
 
@@ -221,7 +221,7 @@ class CheckedSearch(NativeSearch):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(formula, strategy, clock)
-        self._renaming = Renaming(None)  # no renaming, as the checker knows the formula's own names
+        self._renaming = Renaming(None)  # none, because the checker knows the formula's own names
         ours, theirs = socket.socketpair()
         with theirs:
             self.checker = subprocess.Popen(
@@ -241,11 +241,11 @@ class CheckedSearch(NativeSearch):
     # --- in the worker process ----------------------------------------------------------------
 
     def learned(self) -> Clauses:
-        """Return the clauses passed on by the checker since the last call that are not from us."""
+        """Return the clauses that the checker has passed on since the last call, without foreign ones."""
         return self._new(union(self._shared.received()))
 
     def skip_learned(self) -> None:
-        """Skip learned clauses, since there is no worker to share them with."""
+        """Discard learned clauses, because no other search can use them."""
         self._shared.received()
 
     def close(self) -> None:
@@ -256,7 +256,7 @@ class CheckedSearch(NativeSearch):
     # --- in the child ---------------------------------------------------------------------------
 
     def run(self) -> Result:
-        """Search; raises InputError if the checker does not confirm the answer, or a step towards it."""
+        """Search. Raises InputError if the checker does not confirm the answer or a step."""
         self._figures = self._board.begin()
         solver = self._solver()
         task = Task(self._formula, self._strategy, self._renaming, solver)
@@ -281,7 +281,7 @@ class CheckedSearch(NativeSearch):
         return solver
 
     def _signed(self, code: int, wanted: bytes, model: Literals | None = None) -> Result:
-        """Return the checker's signed answer; for UNSAT, with the failed assumptions that it derived."""
+        """Read the checker's signed answer; for UNSAT it contains the failed assumptions."""
         answer = _read_all(self._verdict)
         if answer[:1] != wanted:
             self._refuse(answer)
@@ -291,7 +291,7 @@ class CheckedSearch(NativeSearch):
         return Result(code, literals, fields)
 
     def _refuse(self, answer: bytes) -> NoReturn:
-        if answer[:1] != b"E":  # killed, most likely for want of memory: another attempt may succeed
+        if answer[:1] != b"E":  # killed, most likely because memory was short: another attempt may succeed
             raise MemoryError("the checker has ended")
         reason = answer[1:].decode(errors="replace")
         raise InputError(f"{self._strategy.title} is refuted by its checker: {reason}")

@@ -1,13 +1,13 @@
-"""Short learned clauses: sets of them, their way out of a solver, and their way between processes.
+"""Short learned clauses: sets of clauses, their way out of a solver, and their way between processes.
 
-`Clauses` are what workers of a job exchange, as flat arrays. Best first: by length, then by glue (literal
-block distance, LBD). All operations are vectorised, since a worker handles about 10^4 clauses per second
-beside its search. What takes part in sharing calls neither `np.unique` nor what calls it: its first call
-imports for 50 ms, in each process.
+`Clauses` are what workers of a job exchange, as flat arrays. They are ordered by length, then by glue
+(literal block distance, LBD), the best first. All operations are vectorised, because a worker handles about
+10^4 clauses per second beside its search. Code for sharing must not call `np.unique`, directly or indirectly,
+because its first call in each process imports modules for 50 ms.
 
-`ProofStream` reads what a running solver learns from the proof that it writes (DRAT, binary or text). The
-solver writes into a file in memory; a process that shares the file reads it during the search, and frees what
-it has read. Only short clauses over the formula's own variables are decoded.
+`ProofStream` reads the clauses that a running solver learns from the proof that the solver writes (DRAT,
+binary or text). The solver writes into a file in memory; a process that shares the file reads it during the
+search, and frees the parts it has read. Only short clauses over the formula's own variables are decoded.
 
 `ClausePipe` carries clauses between a worker's process and a solver's; neither end ever blocks.
 
@@ -33,7 +33,7 @@ from mallob_sat.formula import Literals
 
 Hashes: TypeAlias = NDArray[np.uint64]
 
-#: greatest length and glue, which are sent as bytes
+#: greatest length and glue, because both are sent as bytes
 LENGTH_MAX = 255
 SIGNATURE_BYTES = 16
 _COUNT = struct.Struct("<I")
@@ -42,12 +42,12 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """Clauses, one after the other in `literals`; the other arrays have an entry (or row) for each clause."""
+    """Clauses, one after the other in `literals`. The other arrays have an element (or row) per clause."""
 
     lengths: NDArray[np.uint8]
     glues: NDArray[np.uint8]
     literals: Literals
-    #: rows of SIGNATURE_BYTES in jobs with checked answers (see `checked`), else of no byte
+    #: rows of SIGNATURE_BYTES bytes in jobs with checked answers (see `checked`), else empty rows
     signatures: NDArray[np.uint8]
 
     @classmethod
@@ -56,7 +56,10 @@ class Clauses:
 
     @classmethod
     def of(cls, lengths: NDArray[Any], literals: NDArray[Any], glues: NDArray[Any] | None = None) -> Clauses:
-        """Return clauses given in any order, none longer than LENGTH_MAX; an unknown glue is its bound."""
+        """Make a set of clauses, given in any order, none longer than LENGTH_MAX.
+
+        Without glues, the lengths, which bound them, are taken.
+        """
         if glues is None:
             glues = lengths
         lengths, glues = lengths.astype(np.uint8), glues.astype(np.uint8)
@@ -66,7 +69,7 @@ class Clauses:
         return self.lengths.size
 
     def best(self, literals_max: int) -> tuple[Clauses, Clauses]:
-        """Return the best clauses with at most `literals_max` literals in all, and the rest."""
+        """Return the best clauses with at most `literals_max` literals in all, and the remaining clauses."""
         count = int(np.searchsorted(np.cumsum(self.lengths, dtype=np.int64), literals_max, side="right"))
         split = int(self.lengths[:count].sum(dtype=np.int64))
         return (
@@ -82,7 +85,7 @@ class Clauses:
         return Clauses(self.lengths[chosen], self.glues[chosen], literals, self.signatures[chosen])
 
     def hashes(self) -> Hashes:
-        """Return a number for each clause, independent of the order of its literals."""
+        """Return a hash of each clause that does not depend on the order of its literals."""
         if not len(self):
             return np.zeros(0, np.uint64)
         mixed = self.literals.astype(np.uint64)  # negative literals wrap around
@@ -132,7 +135,7 @@ def _unsigned(count: int) -> NDArray[np.uint8]:
 
 
 def union(parts: Sequence[Clauses]) -> Clauses:
-    """Return all clauses of these sets, each once."""
+    """Return the union of these sets, in which each clause occurs once."""
     parts = [part for part in parts if len(part)] or [Clauses.none()]
     together = Clauses(
         np.concatenate([part.lengths for part in parts]),
@@ -148,7 +151,7 @@ def union(parts: Sequence[Clauses]) -> Clauses:
 
 
 class HeldBack:
-    """Clauses that a search does not take yet: the best ones, up to a number of literals in all."""
+    """The best clauses that a search does not take yet, with at most `literals_max` literals in all."""
 
     def __init__(self, literals_max: int) -> None:
         self._literals_max = literals_max
@@ -159,20 +162,20 @@ class HeldBack:
         self._clauses, _ = union([self._clauses, clauses]).best(self._literals_max)
 
     def with_new(self, clauses: Clauses) -> Clauses:
-        """Return these clauses with all that were held back, and empty the store."""
+        """Return the union of `clauses` and the clauses held back, which are forgotten here."""
         held, self._clauses = self._clauses, Clauses.none()
         return union([held, clauses])
 
 
 class KnownClauses:
-    """Remembers clauses by hash. Each new one displaces at most one other: few recent ones are forgotten."""
+    """A memory of clauses' hashes. A new clause displaces at most one other, so few are soon forgotten."""
 
     def __init__(self, places: int = 1 << 19) -> None:
-        """`places`: a power of two."""
+        """Make an empty memory for at most `places` clauses, a power of two."""
         self._table: Hashes = np.zeros(places, np.uint64)
 
     def take_new(self, clauses: Clauses) -> Clauses:
-        """Return the unknown clauses, and remember them."""
+        """Return the clauses that are not known, and remember them."""
         hashes = clauses.hashes()
         places = (hashes & np.uint64(self._table.size - 1)).astype(np.intp)
         new = self._table[places] != hashes
@@ -181,15 +184,15 @@ class KnownClauses:
 
 
 _FRAME = struct.Struct("<I")
-#: time when a batch was sent (monotonic)
+#: time at which a batch was sent (monotonic)
 _STAMP = struct.Struct("<d")
-#: most unread bytes at the other end; further clauses are dropped
+#: number of unsent bytes above which further clauses are dropped
 _UNREAD_BYTES_MAX = 1 << 20
 _RECEIVED_BYTES = 1 << 18
 
 
 class ClausePipe:
-    """One end, which sends clauses to the other end and receives some; if stamped, with the time."""
+    """One end of a pipe for clauses in both directions. `is_stamped`: batches carry the time of sending."""
 
     def __init__(self, end: socket.socket, is_stamped: bool = False) -> None:
         self._is_stamped = is_stamped
@@ -198,7 +201,7 @@ class ClausePipe:
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
         self._received = bytearray()
-        #: time on the way, sum of all clauses received with a stamp
+        #: sum, over all clauses received with a stamp, of their time in the pipe
         self.waited_s = 0.0
 
     @classmethod
@@ -232,7 +235,7 @@ class ClausePipe:
                 self._unsent[0] = self._unsent[0][sent:]
 
     def received(self) -> list[Clauses]:
-        """Return the complete batches."""
+        """Return the batches that have arrived completely."""
         while True:
             try:
                 data = self._end.recv(_RECEIVED_BYTES)
@@ -263,19 +266,19 @@ class ClausePipe:
         self._end.close()
 
 
-#: most bytes per call, so that a long pause is not followed by a long halt; the rest is skipped
+#: greatest number of bytes decoded per call, so that a call after a long pause does not take long
 _READ_BYTES_MAX = 1 << 25
-#: bytes before the end of a skipped part that are searched for whole steps
+#: number of bytes at the end of a skipped part in which `skip` looks for the last whole step
 _SKIPPED_BYTES = 1 << 20
 _ADDED = 0x61
 _FALLOC_FL_KEEP_SIZE = 1
 _FALLOC_FL_PUNCH_HOLE = 2
-#: most bytes of a literal in a binary proof
+#: greatest number of bytes of a literal in a binary proof
 _LITERAL_BYTES_MAX = 5
 
 
 class ProofStream:
-    """The reading end. `length_max` and `variable_max` bound the clauses of interest."""
+    """The reader of a solver's proof. `length_max` and `variable_max` bound the clauses of interest."""
 
     def __init__(self, length_max: int, variable_max: int, is_binary: bool) -> None:
         self.fd = os.memfd_create("proof")
@@ -292,11 +295,11 @@ class ProofStream:
         return clauses
 
     def skip(self) -> None:
-        """Free what was written, up to the last whole step, without decoding it."""
+        """Free the proof up to its last whole step, without decoding it."""
         size = os.fstat(self.fd).st_size
         begin = max(self._position, size - _SKIPPED_BYTES)
         if begin == self._position:
-            return  # too little
+            return  # nothing was written
         end = os.pread(self.fd, size - begin, begin).rfind(self._end_of_step)
         if end >= 0:
             self._forget(begin + end + 1)
@@ -312,10 +315,10 @@ class ProofStream:
 
 
 def decode_binary(data: bytes, length_max: int, variable_max: int) -> tuple[Clauses, int]:
-    """Return the added clauses of a binary proof, and the number of bytes of whole steps.
+    """Decode the added clauses of a binary proof; return them and the number of bytes of whole steps.
 
-    A step is a letter (a: added), the literals as numbers 2v or 2v + 1 (v negated) in groups of 7 bits,
-    lowest first, all but the last with the highest bit set, and a 0.
+    A step is a letter (a: added), the literals, and a 0. A literal is the number 2v, or 2v + 1 if v is
+    negated, in groups of 7 bits, the lowest group first; all groups but the last have the highest bit set.
     """
     octets = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(octets == 0)

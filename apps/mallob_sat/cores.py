@@ -1,14 +1,15 @@
 """Unsatisfiable cores: clauses of the formula that cannot hold together, by number.
 
 Each clause gets a selector: a new variable, assumed true, without which the clause need not hold. If the
-formula is unsatisfiable, the solver names the assumptions that it needed. This is repeated on the rest while
-it shrinks by a hundredth, since a search on fewer clauses needs fewer still. The result is mostly small, but
-need not be minimal.
+formula is unsatisfiable, the solver names the assumptions that it needed, and so the clauses. The search is
+repeated on these clauses while each round removes at least a hundredth of them, because a search on fewer
+clauses needs fewer still. The core is mostly small, but need not be minimal.
 
-A satisfiable core is worthless. So another solver, without selectors, must first find it unsatisfiable.
+A satisfiable core is worthless. So another solver, without selectors, must find the core unsatisfiable before
+it is an answer.
 
-Clauses are numbered from 1 in the order of the input, empty and repeated ones included. An XOR counts as one
-clause.
+Clauses are numbered from 1 in the order of the input, including empty and repeated clauses. An XOR counts as
+one clause.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.search import solve
 from mallob_sat.solvers import ENGINES, Solver
 
-#: longest list of numbers in a reply; longer ones are in the file only
+#: greatest number of a core's clauses that a reply lists; the file lists any number
 NUMBERS_MAX = 1_000_000
 _ROUNDS_MAX = 10
-#: part of the clauses above which a round is the last one, since little more could be gained
+#: a round is the last one if it keeps at least this share of the clauses
 _SHRINKAGE_MIN = 0.99
-#: solver that checks cores; it never searches for cores, so it always differs from the core's finder
+#: solver that checks cores; it cannot search for cores, so another solver has always found the core
 CHECKER = Strategy("kissat404")
 
 Positions = NDArray[np.int64]
@@ -41,7 +42,7 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class CoreFinding:
-    """The solvers race for a core, each on its own. `file`: for the core's clauses, if wanted."""
+    """The mode in which solvers race for a core, without sharing. `file`: file for the core's clauses."""
 
     portfolio: Portfolio
     file: ResultPath | None
@@ -89,7 +90,7 @@ class CoreFinding:
 
 
 class _Attempt:
-    """One solver's attempt at a core, for `race`."""
+    """An attempt of one solver to find a core, for `race`."""
 
     fds: tuple[int, ...] = ()
 
@@ -105,9 +106,9 @@ class _Attempt:
 
 
 def find_core(formula: Formula, strategy: Strategy) -> Result:
-    """Decide a formula; for UNSAT, the field `core` has the numbers of a core's clauses, ascending.
+    """Decide a formula; for UNSAT, the field `core` lists the numbers of a core's clauses, ascending.
 
-    The solution has the assumptions to blame. Raises RuntimeError if the core is satisfiable.
+    The solution then lists the core's assumptions. Raises RuntimeError if the core is satisfiable.
     """
     positions: Positions = np.arange(formula.n_clauses)
     result = _solve_with_selectors(formula, strategy)
@@ -135,7 +136,7 @@ def check_core(core: Formula, strategy: Strategy) -> None:
 
 
 def part_of(formula: Formula, kept: Positions, assumptions: Any) -> Formula:
-    """Return the clauses at these positions, in this order, with these assumptions."""
+    """Return the formula of the clauses at positions `kept`, in this order, with these assumptions."""
     starts, ends = formula.bounds()
     lengths = ends[kept] - starts[kept] + 1
     first = np.cumsum(lengths) - lengths
@@ -155,7 +156,7 @@ def _solve_with_selectors(formula: Formula, strategy: Strategy) -> Result:
 
 
 def _split(result: Result, n_vars: int) -> tuple[Positions, list[int]]:
-    """Split failed assumptions into positions of clauses, ascending, and other literals."""
+    """Split failed assumptions into the positions of their clauses, ascending, and the formula's literals."""
     failed = np.asarray(result.solution, dtype=np.int64)
     is_selector = failed > n_vars
     return np.sort(failed[is_selector]) - n_vars - 1, failed[~is_selector].tolist()

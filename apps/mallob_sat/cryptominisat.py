@@ -29,7 +29,7 @@ def cryptominisat_is_installed() -> bool:
 
 
 class CryptoMiniSat:
-    """One search. Use: formula, then solve, once."""
+    """One search. Call `add_formula`, then `solve`, once each."""
 
     def __init__(self) -> None:
         from pycryptosat import Solver
@@ -39,13 +39,13 @@ class CryptoMiniSat:
         self._values: Sequence[bool | None] = ()
 
     def add_formula(self, formula: Formula) -> None:
-        """Add all clauses; none may be empty. The formula's assumptions are left to `solve`."""
+        """Add all clauses, none of which may be empty. Pass the formula's assumptions to `solve`."""
         self._n_vars = formula.n_vars
         self._solver.add_clauses(np.ascontiguousarray(formula.literals))
         self._solver.add_clause([formula.n_vars, -formula.n_vars])  # makes all variables known
 
     def set_phases(self, literals: Sequence[int]) -> None:
-        """Do nothing, as CryptoMiniSat chooses phases itself."""
+        """Do nothing, because CryptoMiniSat chooses phases itself."""
 
     def solve(self, assumptions: Sequence[int] = ()) -> Verdict:
         """Search until there is an answer."""
@@ -54,12 +54,12 @@ class CryptoMiniSat:
         return Verdict.SATISFIABLE if satisfiable else Verdict.UNSATISFIABLE
 
     def model(self) -> Literals:
-        """Return, after SATISFIABLE, variable v's literal at position v - 1."""
+        """Return the model after SATISFIABLE: variable v's literal at position v - 1."""
         variables = np.arange(1, self._n_vars + 1, dtype=np.int32)
         return np.where(np.array(self._values[1:], dtype=np.bool_), variables, -variables)
 
     def core(self) -> list[int]:
-        """Return, after UNSATISFIABLE, assumptions that cannot hold together, smallest variable first."""
+        """Return assumptions that cannot hold together, after UNSATISFIABLE; smallest variable first."""
         return sorted((-literal for literal in self._solver.get_conflict()), key=abs)
 
 

@@ -1,6 +1,6 @@
 """The declaration of SAT for commands and the service: options, names of results, answers as text.
 
-Imports nothing heavy: every command that takes SAT's options reads this.
+This module has no slow imports, because every command that takes SAT's options imports it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 SATISFIABLE = 10
 UNSATISFIABLE = 20
 PROOF_FORMATS = ("lrat", "drat")
-#: keys of the configuration that ask for more than an answer, or name solvers: with such a key, a job may not
-#: be possible with every portfolio
+#: configuration keys that ask for more than an answer, or name solvers. With such a key, a job may be
+#: impossible with some portfolios, so the service's default portfolio does not hold
 _ABOUT_SOLVERS = frozenset(("portfolio", "solvers", "proof", "solutions", "core", "agreement", "checked"))
 _ANSWERS = {SATISFIABLE: "SATISFIABLE", UNSATISFIABLE: "UNSATISFIABLE"}
 _LINE_LENGTH = 78
@@ -57,8 +57,8 @@ PORTFOLIO = JobOption(
     "--portfolio",
     _portfolio,
     metavar="LETTERS",
-    help="solvers of a SAT job, one letter each: those before the parentheses once, then those within in "
-    "turn, such as 'k(cg)*' (letters: docs/sat-jobs.md)",
+    help="solvers of a SAT job, one letter per worker: 'k(cg)*' is kissat once, then CaDiCaL and Glucose in "
+    "turn (letters: docs/sat-jobs.md)",
     excludes=("solvers",),
 )
 
@@ -80,20 +80,20 @@ class SatDeclaration(Declaration):
             "--solutions",
             _solution_count,
             metavar="K|all",
-            help="find so many models, or all; each is printed as v lines",
+            help="find K models, or all; each is printed as v lines",
         ),
         JobOption(
             "--projection",
             _variables,
             metavar="V,V,...",
-            help="with --solutions: the variables to print, by which solutions differ (default: all)",
+            help="with --solutions: print only these variables; solutions must differ in them (default: all)",
             needs="solutions",
         ),
         JobOption(
             "--solutions-file",
             _path,
             metavar="FILE",
-            help="with --solutions: write them to FILE instead of printing them; for one formula",
+            help="with --solutions: write the models to FILE instead of printing them; for one formula",
             needs="solutions",
         ),
         JobOption(
@@ -107,20 +107,20 @@ class SatDeclaration(Declaration):
             "--proof-format",
             _proof_format,
             metavar="|".join(PROOF_FORMATS),
-            help="form of the proof, both as text: with hints, or without (default lrat)",
+            help="format of the proof, as text: lrat has hints, drat has none (default lrat)",
         ),
         JobOption(
             "--checked",
             truth,
             metavar="",
-            help="have processes that trust no solver check each derivation while it is made; needs the "
-            "native solver, which alone is used then",
+            help="have each derivation checked while it is made, by processes that trust no solver; needs "
+            "the native solver, and uses no other",
         ),
         JobOption(
             "--core",
             _path,
             metavar="FILE",
-            help="with UNSATISFIABLE, write clauses that are to blame to FILE, in DIMACS; for one formula",
+            help="if UNSATISFIABLE, write clauses that cannot hold together to FILE, in DIMACS; one formula",
         ),
     )
     service_option: ClassVar[JobOption | None] = PORTFOLIO
@@ -130,9 +130,9 @@ class SatDeclaration(Declaration):
 
     @classmethod
     def answer_lines(cls, result: Mapping[str, Any], solution: Sequence[int] | bytes) -> Iterator[str]:
-        """Yield the `s` and `v` lines of the SAT competitions. Several models are each closed by 0."""
+        """Yield the `s` and `v` lines of the SAT competitions. A 0 ends each of several models."""
         if isinstance(solution, bytes):
-            raise ValueError("this answer is made of bytes, which are no lines; ask for JSON")
+            raise ValueError("this answer is bytes, which the text format cannot show; ask for JSON")
         return _answer_lines(result["resultcode"], solution, "solutions" in result)
 
 

@@ -1,12 +1,12 @@
 """Formulas in DIMACS text: fast for correct files, exact about the line of an error.
 
 Text comes in blocks, one of which is in memory at a time. numpy checks and converts the body in chunks of
-whole lines. These checks only say that a chunk has an error; a slow walk over the chunk's tokens then finds
-the first error and its line. The two readers are independent, so an error must fool both to pass.
+whole lines. The checks only say that a chunk has an error; a slow walk over the chunk's tokens then finds the
+first error and its line.
 
-Accepted: comments on lines of their own anywhere, CRLF, tabs, clauses over several lines or several on one,
-the empty clause, the `%` trailer of SATLIB, XORs (`x1 2 -3 0`) on a line each. Refused: everything from which
-half a formula could be read by mistake, such as a clause count that differs from the header's.
+Accepted: comments on lines of their own anywhere, CRLF, tabs, clauses over several lines, several clauses on
+a line, the empty clause, the `%` trailer of SATLIB, XORs (`x1 2 -3 0`) on a line each. Refused: anything that
+may mean that half a formula was read, such as a clause count that differs from the header's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PREAMBLE = re.compile(rb"(?:[ \t\r]*(?:c[^\n]*)?\n)*")
 _HEADER = re.compile(rb"[ \t]*p[ \t]+cnf[ \t]+([0-9]+)[ \t]+([0-9]+)[ \t\r]*")
 #: an XOR as CryptoMiniSat writes it: x1 2 -3 0
 _XOR = re.compile(rb"^[ \t]*x([^\n]*)$", re.MULTILINE)
-#: most literals of an XOR, which becomes 512 clauses
+#: greatest number of literals of an XOR; it then becomes 512 clauses
 XOR_LENGTH_MAX = 10
 _ZERO = re.compile(rb"(?<!\S)-?0+(?!\S)")
 _TOKEN = re.compile(rb"[^ \t\r\n]+")
@@ -38,9 +38,9 @@ _MINUS, _ZERO_DIGIT, _SPACE = 45, 48, 32
 
 
 def xor_clauses(literals: list[int]) -> list[list[int]] | None:
-    """Return clauses for "an odd number of these literals is true"; None: they would be too many.
+    """Return clauses for "an odd number of these literals is true"; None: there would be too many.
 
-    The formula gets no new variables. CryptoMiniSat finds such clauses and turns them into XORs again.
+    The clauses have no new variables. CryptoMiniSat finds such clauses and turns them into XORs again.
     """
     variables: set[int] = set()
     is_odd = True
@@ -50,7 +50,7 @@ def xor_clauses(literals: list[int]) -> list[list[int]] | None:
     if len(variables) > XOR_LENGTH_MAX:
         return None
     ordered = sorted(variables)
-    # One clause for each assignment of the wrong parity, which it excludes.
+    # Each clause excludes one assignment of the wrong parity.
     return [
         [-one if is_true else one for one, is_true in zip(ordered, values, strict=True)]
         for values in product((False, True), repeat=len(ordered))
@@ -95,7 +95,7 @@ class _Header:
                     self.line, f"{n_vars} variables declared; at most {MAX_VARIABLE} are possible"
                 )
             return n_vars, n_clauses
-        empty = not line.strip() or line.lstrip().startswith(b"c")  # an unended last comment
+        empty = not line.strip() or line.lstrip().startswith(b"c")  # a last comment without line end
         found = "the end of the file" if empty else _quote(line.strip())
         words = line.split()
         if words[:2] == [b"p", b"wcnf"]:
@@ -111,16 +111,16 @@ class _Header:
 
 
 class _Body:
-    """The clauses read so far, and the data needed to name a line later."""
+    """The clauses read so far, and data by which errors found later can name a line."""
 
     def __init__(self, header: _Header) -> None:
         self._header = header
         self._error = header.error
         self._literals: Literals = np.zeros(0, dtype=np.int32)
         self._clauses = 0
-        #: number of clauses of each XOR, by its place in the input
+        #: index of an XOR among the input's clauses -> number of clauses that it becomes
         self._xors: dict[int, int] = {}
-        #: clauses beyond those of the input
+        #: number of clauses beyond the number in the input, because XORs become several
         self._added = 0
         #: line of the first clause beyond the declared number
         self._surplus_line: int | None = None
@@ -128,7 +128,7 @@ class _Body:
         self._last = (header.line, b"")
 
     def literals(self) -> Literals:
-        """Return all literals, if they are what the header declares."""
+        """Return all literals. Raises InputError if the clauses are not as the header declares."""
         self._check_clauses()
         return self._literals
 
@@ -161,13 +161,13 @@ class _Body:
         for match in _XOR.finditer(text):
             words = match[1].split()
             if words[-1:] != [b"0"] or b"0" in words[:-1] or not all(map(_INTEGER.fullmatch, words)):
-                continue  # reported later, as other wrong text
+                continue  # reported later, like other wrong text
             before = text[at : match.start()]
             if last := before.split()[-1:]:
                 is_open = not _ZERO.fullmatch(last[0])
             clauses = xor_clauses([int(word) for word in words[:-1]])
             if clauses is None or is_open:
-                problem = "an XOR inside of a clause, which a 0 has to close before"
+                problem = "an XOR inside of a clause; close the clause by a 0 before the XOR"
                 if clauses is None:
                     problem = f"an XOR of more than {XOR_LENGTH_MAX} literals; split it by further variables"
                 raise self._error(line + text.count(b"\n", 0, match.start()), problem)
@@ -182,7 +182,7 @@ class _Body:
 
     def _take(self, line: int, text: bytes) -> None:
         if not text.strip(_BLANKS):
-            return  # fromstring would read one 0 from white space
+            return  # because fromstring would read a 0 from white space
         integers = self._convert(line, text)
         ends = integers == 0
         found = int(np.count_nonzero(ends))
@@ -193,7 +193,7 @@ class _Body:
             if surplus < integers.size:
                 self._surplus_line = _line_of_token(surplus, line, text)
         size = self._literals.size
-        # Grows by moving pages instead of bytes: large arrays never exist twice.
+        # `resize` moves pages instead of bytes, so that a large array never exists twice.
         self._literals.resize(size + integers.size, refcheck=False)
         self._literals[size:] = integers
         self._clauses += found
@@ -212,7 +212,7 @@ class _Body:
         return integers
 
     def _explain(self, line: int, text: bytes) -> InputError:
-        """Return the error for the first wrong token of a chunk that failed the fast checks."""
+        """Make the error for the first wrong token of a chunk that has failed the fast checks."""
         for match in _TOKEN.finditer(text):
             token = match[0]
             problem = self._problem(token)
@@ -236,7 +236,7 @@ class _Body:
         line, text = self._last
         last_line = line + text.rstrip().count(b"\n")
         if self._literals.size and self._literals[-1] != 0:
-            raise self._error(last_line, "the last clause is not closed by 0; the file is truncated?")
+            raise self._error(last_line, "the last clause is not closed by 0; is the file truncated?")
         if found < declared:
             raise self._error(
                 last_line,

@@ -1,19 +1,20 @@
-"""Enumeration: several models of a formula, distinct on the variables that matter, the projection.
+"""Enumeration: several models of a formula that differ in given variables, the projection.
 
-The root's solver enumerates (`Models`) until there is no further model, or enough are found. Other workers
-take parts of the search space from it (cubes, below); alone, the root pays nothing for that.
+The root's solver enumerates models (`Models`) until there is no further model, or enough are found. Other
+workers take parts of the search space from the root (cubes, below). This costs a root without other workers
+nothing.
 
-Solutions are kept as bits until the end: the values of the projection are one *row* (variable i is bit i,
-counted from the lowest of each byte). A named file gets solutions as they are found, a line each, so they
-survive an interruption.
+Solutions are kept as bits until the end: the values of the projection are a *row*, in which variable i is bit
+i, counted from the lowest bit of each byte. If the job names a file, solutions are written to it as they are
+found, a line each, so they survive an interruption.
 
 Enumeration by cubes
 --------------------
-The root alone would find all solutions. A helper picks a cube (values of a few variables), enumerates the
-cube and sends all its solutions up. The root replaces its own solutions in that cube by the helper's, and
-skips the cube from this time on. So no agreement is needed: a cube that is done twice, or whose message is
-lost with a worker, costs only time. Helpers hear from the root which cubes are done, and send their others
-again.
+The root alone would find all solutions. A helper (any other worker) picks a cube (values of a few variables),
+enumerates the cube and sends all its solutions to the root. The root replaces its own solutions in the cube
+by the helper's, and skips the cube from then on. So workers need not agree on cubes: if two helpers do a
+cube, or a message is lost with a worker, this costs only time. The root tells helpers which cubes it has got,
+and helpers send their other cubes again.
 
     ROWS(q, rows)   up    all solutions of cube q, up to the number wanted
     DONE(bits)      down  bit q: cube q is done
@@ -21,7 +22,7 @@ again.
 A cube with too many solutions for a message is left to the root.
 
 Guarantees: no two solutions agree on the projection; each is part of a checked model; `complete` is true only
-if there is no further one. Solutions in a reply are in ascending order.
+if there is no further solution. Solutions in a reply are in ascending order.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ from mallob_sat.search import check_model, set_up, solve_trivial
 from mallob_sat.solvers import Verdict
 
 STRATEGY = Strategy("cadical195")
-#: conflicts per search for one model, after which the caller's turn comes
+#: number of conflicts after which a search for a model returns to its caller
 _CONFLICTS = 500
-#: most variables of a projection that make cubes
+#: greatest number of variables whose values make cubes
 _CUBE_VARIABLES_MAX = 8
 
 
 class Models:
-    """The models of a formula and its assumptions."""
+    """The enumeration of a formula's models under its assumptions, by one solver."""
 
     def __init__(self, formula: Formula, projection: Literals) -> None:
         self._formula = formula
@@ -74,7 +75,7 @@ class Models:
         self.row = b""
 
     def search(self, cube: Sequence[int] = ()) -> Verdict:
-        """Search for a while for another model in a cube; UNSATISFIABLE: there is none."""
+        """Search for another model in a cube; UNDECIDED after _CONFLICTS, UNSATISFIABLE if there is none."""
         answer = self._solver.solve_for(_CONFLICTS, cube)
         if answer is Verdict.SATISFIABLE:
             model = self._solver.model()
@@ -90,7 +91,7 @@ class Models:
 
 
 def cubes_of(projection: Literals) -> list[list[int]]:
-    """Return all values of the first variables: cube q's variable i is true if bit i of q is set."""
+    """Return all cubes of the first variables. Variable i is true in cube q if bit i of q is set."""
     variables = projection[:_CUBE_VARIABLES_MAX].tolist()
     return [
         [variable if number >> place & 1 else -variable for place, variable in enumerate(variables)]
@@ -99,12 +100,12 @@ def cubes_of(projection: Literals) -> list[list[int]]:
 
 
 def cube_of(row: bytes) -> int:
-    """Return the number of a solution's cube."""
+    """Return the number of the cube that contains a solution."""
     return row[0]
 
 
 def bits_of(rows: bytes, n_variables: int) -> NDArray[np.uint8]:
-    """Return concatenated rows as a matrix: a line per solution, a column per variable."""
+    """Convert concatenated rows into a matrix of bits: a row per solution, a column per variable."""
     lines = np.frombuffer(rows, dtype=np.uint8).reshape(-1, row_bytes(n_variables))
     return np.unpackbits(lines, axis=1, count=n_variables, bitorder="little")
 
@@ -113,11 +114,11 @@ def row_bytes(n_variables: int) -> int:
     return -(-n_variables // 8)
 
 
-#: most bytes of a cube's solutions in a message
+#: greatest size of a cube's solutions in a message
 CUBE_BYTES_MAX = 4 << 20
 _TELL_PERIOD_S = 1.0
 _SEND_AGAIN_S = 5.0
-#: golden ratio, by which helpers begin far from each other
+#: golden ratio, which spreads the cubes with which helpers begin
 _SPREAD = 0.6180339887
 _HEADER = struct.Struct("<3scI")
 _MAGIC = b"\xf5CU"
@@ -135,7 +136,7 @@ class Leader:
         self._tell_s = clock()
 
     def turn(self) -> list[tuple[int, bytes]]:
-        """Return cubes that helpers have done, each once, as number and rows."""
+        """Return the cubes that helpers have done since the last call, as pairs of number and rows."""
         news = []
         for message in self._context.poll():
             kind, cube, body = _decode(message)
@@ -150,7 +151,7 @@ class Leader:
 
 
 class Helper:
-    """The other workers' side of the cubes."""
+    """A helper's side of the cubes."""
 
     def __init__(
         self, context: WorkerContext, n_cubes: int, clock: Callable[[], float] = time.monotonic
@@ -159,14 +160,14 @@ class Helper:
         self._n_cubes = n_cubes
         self._clock = clock
         self._done = 0
-        #: cubes done here, kept in case that a new root lacks them
+        #: number of a cube done by this helper -> its message, kept because a new root may lack the cube
         self._sent: dict[int, bytes] = {}
         self._left_to_root: set[int] = set()
         self._send_again_s = clock() + _SEND_AGAIN_S
         self._next = int(context.index * _SPREAD * n_cubes) % n_cubes
 
     def choose(self) -> int | None:
-        """Return a cube not known to be done; None: there is none at present."""
+        """Choose a cube that is not known to be done; None: there is none at present."""
         for step in range(self._n_cubes):
             cube = (self._next + step) % self._n_cubes
             if not self.is_done(cube) and cube not in self._sent and cube not in self._left_to_root:
@@ -195,7 +196,7 @@ class Helper:
             if kind == _ROWS:
                 self._context.send_to_parent(message.data)
             elif kind == _DONE:
-                self._done = int.from_bytes(body, "little")  # fewer cubes than before, if the root is new
+                self._done = int.from_bytes(body, "little")  # a new root may have fewer cubes
                 self._context.send_to_children(message.data)
         now = self._clock()
         if now >= self._send_again_s:
@@ -210,18 +211,18 @@ def _done_message(done: int) -> bytes:
 
 
 def _decode(message: TreeMessage) -> tuple[bytes, int, bytes]:
-    """Return kind, cube and content; no kind: the message is not ours."""
+    """Return kind, cube and content of a message; no kind: it is no message of this module."""
     if message.returned or message.data[: len(_MAGIC)] != _MAGIC:
         return b"", 0, b""
     _, kind, cube = _HEADER.unpack_from(message.data)
     return kind, cube, message.data[_HEADER.size :]
 
 
-#: most literals of models in replies (80 MB); more need a file
+#: greatest number of literals of the models in a reply (80 MB); more models need a file
 LITERALS_MAX = 20_000_000
-#: most literals of models in offers (4 MB)
+#: greatest number of literals of the models in an offer (4 MB)
 OFFERED_LITERALS_MAX = 1_000_000
-#: pause between two offers, in multiples of the time to make one
+#: time between two offers, as a multiple of the time to make an offer
 _OFFER_PAUSE = 20
 _FIELD = "configuration"
 _TURN_S = 0.1
@@ -230,10 +231,10 @@ _WRITE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Enumerating:
-    """At most `count` solutions (None: all) over some variables (none: all of the formula).
+    """The mode that finds at most `count` solutions (None: all).
 
-    At the time `until` (seconds since 1970), or after the root has worked for `within_s`, the solutions found
-    are the result.
+    `projection`: the variables of interest (empty: all). At the time `until` (seconds since 1970), or after
+    the root has worked for `within_s`, the solutions found so far are the result.
     """
 
     count: int | None
@@ -276,9 +277,9 @@ class Enumerating:
         return {} if self.file is None else self.file.prepare()
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:
-        # On the monotonic clock, which cannot be set.
+        # By the monotonic clock, which nobody can set.
         over_s = time.monotonic() + min(self.until - time.time(), self.within_s)
-        while True:  # a worker's place in its job may change
+        while True:  # a worker's index in its job may change
             if context.index != 0:
                 self._help(context, formula)
             elif (result := self._lead(context, formula, over_s)) is not None:
@@ -357,7 +358,7 @@ class Enumerating:
         models = Models(formula, projection)
         helper = Helper(context, len(cubes))
         wanted_bytes = min(self._wanted(projection) * row_bytes(projection.size), CUBE_BYTES_MAX + 1)
-        #: solutions by cube, kept since they are not found again
+        #: for each cube, the solutions found; kept, because `models` does not find them again
         found = [bytearray() for _ in cubes]
         while context.index != 0:
             if (cube := helper.choose()) is None:
@@ -380,7 +381,7 @@ class Enumerating:
 
 
 class _Found:
-    """The root's solutions by cube, and the number in the file."""
+    """The root's solutions by cube, and how many of them are in the file."""
 
     def __init__(self, projection: Literals, wanted: float) -> None:
         self.projection = projection
@@ -404,7 +405,7 @@ class _Found:
             self._unwritten += row
 
     def replace(self, cube: int, rows: bytes) -> None:
-        """Take over a helper's solutions of a cube, which include all of ours."""
+        """Take over a helper's solutions of a cube. They include the root's own solutions of the cube."""
         own = self._cubes.get(cube, bytearray())
         known = set(self._split(own))
         self.count += (len(rows) - len(own)) // self._row_bytes
@@ -416,12 +417,12 @@ class _Found:
         return [bytes(rows[at : at + self._row_bytes]) for at in range(0, len(rows), self._row_bytes)]
 
     def result(self, count: int, *, complete: bool) -> Result:
-        """Return `count` solutions as a result, without those in a file."""
+        """Return the result with `count` solutions, which it lists unless they are in a file."""
         fields = {"solver": STRATEGY.title, "solutions": count, "complete": complete}
         return Result(SATISFIABLE, self._literals(count) if self.file is None else None, fields)
 
     def tell_sometimes(self, context: WorkerContext, wanted: int | None, now_s: float) -> None:
-        """Report the number of solutions now and then, and offer solutions, in case of an early end."""
+        """Report the number of solutions; now and then offer solutions, in case the job ends early."""
         if self.count > self._told:
             self._told = self.count
             context.report_progress(min(self.count, wanted or self.count), wanted, "solutions")
@@ -429,12 +430,12 @@ class _Found:
         count = int(min(self.count, self.wanted, fitting)) if self.file is None else self._written
         if count > self._offered and now_s >= self._offer_s:
             self._offered = count
-            # A new root writes the file anew, so its smaller number counts.
+            # With a file, without a value: a new root begins the file anew, so its smaller number counts.
             context.offer(self.result(count, complete=False), value=count if self.file is None else None)
             self._offer_s = now_s + _OFFER_PAUSE * (time.monotonic() - now_s)
 
     def _literals(self, count: int) -> Literals:
-        """Return `count` models in ascending order, each closed by 0."""
+        """Return `count` models in ascending order, each ended by a 0."""
         rows = b"".join(self._cubes.values())[: count * self._row_bytes]
         bits = bits_of(rows, self.projection.size)
         bits = bits[np.lexsort(bits.T[::-1])]

@@ -1,4 +1,4 @@
-"""Figures of a search: what its process counts, in memory that the worker's process reads."""
+"""Figures of a search: counts that the search's process writes into memory shared with the worker process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 
-#: the value of `conflicts` for solvers that cannot tell
+#: value of `conflicts` for solvers that do not report it
 UNTOLD = -1
 _FORM = struct.Struct("<qqqqdq")
 _CPU_CLOCK = 2
@@ -19,21 +19,21 @@ _CPU_CLOCK = 2
 class Figures:
     """Counts of one search so far."""
 
-    #: foreign clauses that have reached the solver's process, and those of them that the solver uses
+    #: number of foreign clauses that have reached the solver's process, and of those that the solver uses
     came: int = 0
     used: int = 0
-    #: those over variables that the solver has eliminated
+    #: number of foreign clauses over variables that the solver has eliminated
     removed: int = 0
-    #: conflicts, or UNTOLD
+    #: number of conflicts, or UNTOLD
     conflicts: int = UNTOLD
-    #: time between the worker's process and the solver, sum of all clauses that came
+    #: sum, over all clauses that came, of their time from the worker process to the solver
     waited_s: float = 0.0
-    #: the solver's process; 0: it has not begun
+    #: pid of the solver's process; 0: it has not begun
     pid: int = 0
 
 
 class FiguredSearch:
-    """A search whose child tells figures, for `Search` and `NativeSearch`."""
+    """A search whose child process reports figures; base of `Search` and `NativeSearch`."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -49,7 +49,7 @@ class FiguredSearch:
 
 
 class FiguresBoard:
-    """A place where a child writes its figures, for its parent."""
+    """Shared memory into which a child writes its figures for its parent."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _FORM.size)
@@ -61,7 +61,7 @@ class FiguresBoard:
         self._memory[:] = _FORM.pack(*astuple(figures))
 
     def begin(self) -> Figures:
-        """Return, in the child, its figures so far."""
+        """Begin to count, in the child: return its empty figures, which name its pid."""
         figures = Figures(pid=os.getpid())
         self.write(figures)
         return figures
@@ -72,12 +72,12 @@ class FiguresBoard:
     def cpu_s(self) -> float:
         """Return the CPU time of the child."""
         if self._last is None and (pid := self.read().pid):
-            with suppress(OSError):  # the child may have died; the number is clock_getcpuclockid's
+            with suppress(OSError):  # the child may have died; the clock is that of clock_getcpuclockid
                 self._cpu_s = time.clock_gettime(~pid << 3 | _CPU_CLOCK)
         return self._cpu_s
 
     def close(self) -> None:
-        """Free the place, while the child is there or just after; what was told last can still be read."""
+        """Free the memory, while the child's pid still exists. The last figures can still be read."""
         self.cpu_s()
         self._last = self.read()
         self._memory.close()

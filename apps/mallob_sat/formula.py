@@ -1,8 +1,8 @@
 """A propositional formula as flat arrays, its payload form, and the check of a model.
 
-Clauses stand one after the other, each closed by 0, in one int32 array, which workers share read-only and
-from which solvers are fed. Formulas given as integers (inline `literals`, raw files) are validated here; text
-files in `dimacs`.
+Clauses stand one after the other, each ended by a 0, in one int32 array, which workers share read-only and
+pass to solvers. This module checks formulas given as integers (inline `literals`, raw files); `dimacs` checks
+text files.
 
 Guarantees: every literal x of a Formula has 1 <= |x| <= n_vars <= MAX_VARIABLE, there are n_clauses zeros,
 and the last integer is a 0.
@@ -23,24 +23,25 @@ Literals: TypeAlias = NDArray[np.int32]
 Integers: TypeAlias = NDArray[np.signedinteger[Any]]
 
 MAX_VARIABLE = 2**31 - 2
-#: number of variables that need not occur: a constant, or a multiple of the literals
+#: greatest number of variables that is always accepted, and per literal: solvers take memory for unused
+#: variables
 _FREE_VARIABLES, _VARIABLES_PER_LITERAL = 10_000_000, 16
 #: separator between clauses and assumptions in integer input
 ASSUMPTIONS_MARK = 2**31 - 1
-#: literals per block: numpy's intermediate arrays are a few times as large
+#: number of literals per block; numpy's intermediate arrays are a few times as large
 _BLOCK_LITERALS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Clauses closed by 0, the numbers of variables and clauses, and assumed literals."""
+    """Clauses, each ended by a 0; the numbers of variables and clauses; and assumed literals."""
 
     literals: Literals
     n_vars: int
     n_clauses: int
     assumptions: Literals
-    #: position of the first clause of each clause of the input (an XOR becomes several clauses, or none);
-    #: None: equal. Not part of the payload
+    #: for each clause of the input, the position of its first clause in `literals` (an XOR becomes several
+    #: clauses, or none); None: the clauses are the same. Not part of the payload
     line_starts: NDArray[np.int64] | None = None
 
     def to_payload(self) -> Payload:
@@ -56,7 +57,7 @@ class Formula:
         return cls(payload["literals"], n_vars, n_clauses, payload["assumptions"])
 
     def check_numbering(self, field: str) -> None:
-        """Raise InputError if hardly any variable occurs, since solvers take memory for each."""
+        """Raise InputError if hardly any variable occurs, because solvers take memory for each variable."""
         occurring_max = int(self.literals.size + self.assumptions.size)
         if self.n_vars > max(_FREE_VARIABLES, _VARIABLES_PER_LITERAL * occurring_max):
             raise InputError(
@@ -81,7 +82,7 @@ class Formula:
         )
 
     def bounds(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the first position of each clause and the position of its closing 0."""
+        """Return, for each clause, the position of its first literal and of the 0 that ends it."""
         ends = np.flatnonzero(self.literals == 0)
         starts = np.empty_like(ends)
         starts[:1] = 0
@@ -89,7 +90,7 @@ class Formula:
         return starts, ends
 
     def blocks(self) -> Iterator[Literals]:
-        """Yield the clauses in blocks of whole clauses, for work that takes memory in proportion."""
+        """Yield the literals in blocks of whole clauses, for work that takes memory per literal."""
         begin, size = 0, self.literals.size
         while begin < size:
             end = min(begin + _BLOCK_LITERALS, size)
@@ -107,8 +108,11 @@ class Formula:
         return False
 
     def first_falsified(self, model: Literals) -> int | None:
-        """Return the index of a clause falsified by `model` (variable v's literal at v - 1), if any."""
-        signed = np.concatenate((np.ones(1, dtype=np.int32), model))  # the 0 of no clause is true
+        """Return the index of the first clause that `model` falsifies, if any.
+
+        In a model, variable v's literal is at position v - 1.
+        """
+        signed = np.concatenate((np.ones(1, dtype=np.int32), model))  # so that the zeros count as false
         checked = 0
         for block in self.blocks():
             ends = np.flatnonzero(block == 0)
@@ -121,9 +125,9 @@ class Formula:
 
 
 def formula_from_integers(integers: Integers, source: str, field: str) -> Formula:
-    """Return a formula from clauses closed by 0, optionally ASSUMPTIONS_MARK, assumptions and a 0.
+    """Make a formula of clauses, each ended by a 0, optionally with ASSUMPTIONS_MARK, assumptions and a 0.
 
-    `source` begins the error text; `field` is the job-file field at fault.
+    In errors, `source` begins the text and `field` is the field of the job file.
     """
     marks = np.flatnonzero(integers == ASSUMPTIONS_MARK)
     clauses, assumptions = integers, integers[:0]
@@ -175,7 +179,7 @@ def _check_assumptions(
 
 
 def formula_from_list(literals: object) -> Formula:
-    """Return the formula in a job file's inline `literals`."""
+    """Make a formula of a job file's inline `literals`."""
     field = "literals"
     if not isinstance(literals, list | tuple):
         raise InputError(f"literals: must be a list of integers, is {literals!r:.60}", field)
@@ -194,7 +198,7 @@ def formula_from_list(literals: object) -> Formula:
 
 
 def formula_from_raw(content: bytes, path: str) -> Formula:
-    """Return the formula in a raw file: 32-bit little-endian integers, the assumptions at the end."""
+    """Make a formula of a raw file: 32-bit little-endian integers, the assumptions at the end."""
     if len(content) % 4:
         raise InputError(
             f"{path}: {len(content)} bytes are not a whole number of 32-bit integers (truncated?)"
@@ -206,7 +210,7 @@ def formula_from_raw(content: bytes, path: str) -> Formula:
 
 
 def _with_mark(integers: Integers, path: str) -> Integers:
-    """Insert the mark that earlier releases of Mallob's IPASIR bridge write as a clause without literals."""
+    """Insert the mark in place of an empty clause, as earlier releases of Mallob's IPASIR bridge write it."""
     empty = integers == 0
     empty[1:] &= integers[:-1] == 0
     if not empty.any():

@@ -1,9 +1,9 @@
 """Formulas for trials: `python -m mallob_sat.generate KIND ... [-o FILE]`.
 
 Kinds: uniform and planted random 3-SAT, `large` for millions of clauses, pigeons in holes, parity on a random
-graph, factoring by an array multiplier, and the equivalence of two multipliers. All depend on their arguments
-(and seed) only, so a command names its formula. The output is DIMACS text, compressed if the file's name says
-so (.gz, .bz2, .xz).
+graph, factoring by an array multiplier, and the equivalence of two multipliers. A formula depends only on its
+arguments (including the seed), so the same command always writes the same formula. The output is DIMACS text,
+compressed if the file's suffix says so (.gz, .bz2, .xz).
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _CLAUSES_PER_BLOCK = 50_000
 
 
 class LargeFormula:
-    """Clauses of three literals as rows of an array: drawn at once, and made text in blocks.
+    """Clauses of three literals as rows of an array: drawn at once, and converted to text in blocks.
 
-    `uniform` draws clause by clause with Python's random numbers, about 4 us each.
+    `uniform` would take about 4 us per clause, because it draws clause by clause with Python's random
+    numbers.
     """
 
     def __init__(self, n_vars: int, clauses: NDArray[np.int32]) -> None:
@@ -45,7 +46,7 @@ class LargeFormula:
 
 
 def large(n_vars: int, n_clauses: int, seed: int) -> LargeFormula:
-    """Return random 3-SAT for millions of clauses, with at least three variables."""
+    """Return random 3-SAT, fast even for millions of clauses; it needs at least three variables."""
     if n_vars < 3:
         raise ValueError(f"a clause needs 3 variables, n_vars is {n_vars}")
     draw = np.random.Generator(np.random.PCG64(seed))
@@ -61,7 +62,7 @@ Clause = tuple[int, ...]
 
 
 class Circuit:
-    """Clauses of a growing circuit (Tseitin's encoding); a wire is a literal."""
+    """The clauses of a growing circuit (Tseitin's encoding). A wire is a literal."""
 
     def __init__(self) -> None:
         self.n_vars = 0
@@ -99,7 +100,7 @@ class Circuit:
         return total, out
 
     def multiply(self, a: Sequence[int], b: Sequence[int]) -> list[int]:
-        """Return the len(a) + len(b) bits of a product, lowest first: rows of b's bits added one by one."""
+        """Return the len(a) + len(b) bits of the product, lowest first, by adding a row per bit of b."""
         total = [self.and_(x, b[0]) for x in a] + [self.false]
         product_bits = [total[0]]
         for bit in b[1:]:
@@ -127,7 +128,7 @@ class Formula:
 
 
 def uniform(n_vars: int, n_clauses: int, seed: int) -> Formula:
-    """Return random 3-SAT; hardest near 4.26 clauses per variable."""
+    """Return random 3-SAT, which is hardest near 4.26 clauses per variable."""
     rng = random.Random(seed)
     return Formula(n_vars, [_random_clause(rng, n_vars) for _ in range(n_clauses)])
 
@@ -162,7 +163,7 @@ def pigeonhole(holes: int) -> Formula:
 
 
 def parity(vertices: int, seed: int) -> Formula:
-    """Return odd total parity on a random 4-regular multigraph (Urquhart, Tseitin): UNSAT."""
+    """Return the claim that parities on a random 4-regular multigraph sum to 1 (Urquhart, Tseitin): UNSAT."""
     rng = random.Random(seed)
     ends = [vertex for vertex in range(vertices) for _ in range(4)]
     rng.shuffle(ends)
@@ -183,7 +184,7 @@ def parity(vertices: int, seed: int) -> Formula:
 
 
 def factoring(number: int) -> Formula:
-    """Return "two factors > 1 of an odd number, the larger first": SAT if composite, UNSAT if prime."""
+    """Return the claim that an odd number has two factors above 1: SAT if composite, UNSAT if prime."""
     bits = number.bit_length()
     circuit = Circuit()
     large, small = circuit.wires(bits - 1), circuit.wires((bits + 1) // 2)
@@ -196,7 +197,7 @@ def factoring(number: int) -> Formula:
 
 
 def commutativity(bits: int) -> Formula:
-    """Return "a * b differs from b * a somewhere": UNSAT, hard from about 7 bits."""
+    """Return the claim that a * b differs from b * a for some a and b: UNSAT, hard from 7 bits on."""
     circuit = Circuit()
     a, b = circuit.wires(bits), circuit.wires(bits)
     pairs = zip(circuit.multiply(a, b), circuit.multiply(b, a), strict=True)
@@ -220,7 +221,7 @@ _KINDS: dict[str, tuple[Callable[..., _Writable], tuple[str, ...]]] = {
 
 
 def write(text: str, path: Path) -> None:
-    """Write text, compressed as the suffix says; equal input gives equal bytes."""
+    """Write text, compressed as the path's suffix says. The same text always gives the same bytes."""
     data = text.encode()
     match path.suffix:
         case ".gz":

@@ -1,14 +1,14 @@
-"""Revisions of a growing formula: one solver lives through them, in the worker process itself.
+"""Revisions of a growing formula: one solver, in the worker process itself, answers all of them.
 
-Each revision adds clauses and has assumptions of its own. The solver keeps its clauses and what it has
-learned (which follows from the clauses alone: see `sharing`, Soundness), and gets only the new clauses. So a
+Each revision adds clauses and has assumptions of its own. The solver keeps its clauses and its learned
+clauses (which follow from the clauses alone: see `sharing`, Soundness), and gets only the new clauses. So a
 revision that changes little is answered quickly. Each revision comes with all clauses so far, so a process
-without a solver makes a new one.
+without a solver can make a new one.
 
-The search runs in slices, between which the worker hears whether its revision is over.
+The search runs in slices; between slices the worker learns whether its revision is over.
 
-Guarantees: a model is checked against all clauses and assumptions; for UNSAT the solution holds assumptions
-that cannot hold together, none if the clauses alone cannot.
+Guarantees: a model is checked against all clauses and assumptions; for UNSAT the solution contains
+assumptions that cannot hold together, or nothing if the clauses alone cannot.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.search import check_model, random_phases, set_up
 from mallob_sat.solvers import Verdict
 
-#: solvers that take clauses and assumptions between calls and can be stopped; not maplesat (crashes on some
-#: revisions) and maplechrono (ten times slower than its kin)
+#: solvers that take clauses and assumptions between calls and can be stopped. maplesat is left out (it
+#: crashes on some revisions), and maplechrono (it is ten times slower than other maple solvers)
 ENGINES = (
     "cadical195",
     "cadical153",
@@ -43,15 +43,15 @@ ENGINES = (
     "minisat-gh",
     "ergo",
 )
-#: conflicts within which a trivial revision is answered
+#: number of conflicts of the first slice, which suffices for trivial revisions
 _FIRST_CONFLICTS = 1000
 _CONFLICTS_MIN = 100
-#: length of a slice, within which a process turns to the next revision
+#: length of a slice, the longest time until a process turns to the next revision
 _SLICE_S = 0.25
 
 
 def grown(former: Payload | None, revision: Formula) -> Formula:
-    """Return the clauses of all revisions so far, in order, with the assumptions of this one."""
+    """Return the clauses of all revisions so far, in order, with the assumptions of `revision`."""
     if former is None:
         return revision
     before = Formula.from_payload(former)
@@ -97,13 +97,13 @@ class Revisions:
 
 
 def portfolio_of(configuration: Mapping[str, Any]) -> Portfolio:
-    """Return solvers that support revisions. Raises InputError if others are named."""
+    """Return a portfolio of solvers that support revisions. Raises InputError if others are named."""
     portfolio = Portfolio.from_configuration(configuration).restricted_to(ENGINES, "take revisions")
     return replace(portfolio, shares=False, renames=False)
 
 
 class _GrowingSolver:
-    """A solver, with the number of the formula's clauses that it has."""
+    """A solver, and how much of the formula it has."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
@@ -111,11 +111,11 @@ class _GrowingSolver:
         self._names: _Names | None = None
         self._is_new = True
         self._taken_in = 0
-        #: whether the clauses alone cannot hold
+        #: whether the clauses are unsatisfiable without any assumption
         self._is_refuted = False
 
     def is_prefix_of(self, formula: Formula) -> bool:
-        """Tell whether the formula may be a growth of the present one, so that a new solver is not better."""
+        """Tell whether this solver can take in the formula, and a new solver would not be better."""
         return self._taken_in <= formula.literals.size and (
             self._names is not None or not _is_sparse(formula)
         )
@@ -137,7 +137,7 @@ class _GrowingSolver:
         return Result(SATISFIABLE, model, fields)
 
     def _take_in(self, formula: Formula) -> int:
-        """Add the missing clauses to the solver; return the number of added clauses."""
+        """Give the solver the clauses that it lacks; return their number."""
         is_first, self._is_new = self._is_new, False
         literals = formula.literals[self._taken_in :]
         self._taken_in = formula.literals.size
@@ -173,7 +173,7 @@ class _GrowingSolver:
         return literals if self._names is None else self._names.undo(np.array(literals, np.int32)).tolist()
 
     def _model(self, formula: Formula) -> Literals:
-        """Return a model of all variables; those that never occur are false."""
+        """Return a model of all variables; variables that never occur are false."""
         model = self._solver.model()
         if self._names is None:
             return model[: formula.n_vars]
@@ -184,7 +184,7 @@ class _GrowingSolver:
 
 
 def _is_sparse(formula: Formula) -> bool:
-    """Tell whether few variables occur: solvers take memory for every variable up to the largest."""
+    """Tell whether few variables occur. Solvers take memory for every variable up to the largest."""
     return formula.n_vars > 100_000 + 2 * (formula.literals.size + formula.assumptions.size)
 
 
@@ -192,9 +192,9 @@ class _Names:
     """Short names 1, 2, 3, ... for variables, in order of appearance."""
 
     def __init__(self) -> None:
-        #: variables by name
+        #: variables; the index is the variable's name
         self._variables = np.zeros(1, dtype=np.int32)
-        #: ascending variables, and their names
+        #: variables in ascending order, and their names
         self._sorted = np.zeros(1, dtype=np.int32)
         self._names = np.zeros(1, dtype=np.int32)
 
@@ -203,7 +203,7 @@ class _Names:
         return self._variables.size - 1
 
     def add(self, literals: Literals) -> None:
-        """Name the variables that have no name; 0 stays 0."""
+        """Give names to the variables that have none; 0 stays 0."""
         new = np.setdiff1d(np.abs(literals), self._sorted)
         if new.size:
             self._variables = np.concatenate((self._variables, new)).astype(np.int32)

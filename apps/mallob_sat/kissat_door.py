@@ -1,29 +1,30 @@
 """The kissat door: options, learned clauses and foreign clauses for PySAT's kissat during its search.
 
-PySAT only offers kissat's call to solve. But PySAT's compiled module has all of kissat's functions by name,
-and they call each other through the module's jump table. So nothing must be compiled: `KissatDoor` calls the
-functions through ctypes, and the table's entry of `kissat_restart` leads here first. Here, between two
-conflicts, kissat is taken back to decision level 0, and foreign clauses are added as if learned. Its own
-learned clauses are read from its proof (DRAT, binary).
+PySAT only offers kissat's call to solve. But PySAT's compiled module contains all of kissat's functions by
+name, and they call each other through the module's jump table. So nothing needs to be compiled: `KissatDoor`
+calls the functions through ctypes, and redirects the table's entry of `kissat_restart` to this module. There,
+between two conflicts, it takes kissat back to decision level 0 and adds foreign clauses as if kissat had
+learned them. Kissat's own learned clauses are read from its proof (DRAT, binary).
 
-Before the door opens (`door_is_open`), everything that must hold of the compiled module is checked: the
-functions' names, the entry and its permission, the one place in kissat's state that is written here (the
-clause being built), and the bytes of a proof. If anything differs, kissat neither gives nor takes.
+Before the door opens (`door_is_open`), this module checks everything that it assumes of the compiled module:
+the functions' names, the table's entry and its permission, the one part of kissat's state that it writes (the
+clause being built), and the bytes of a proof. If anything differs, kissat neither gives nor takes clauses.
 
 Why this is sound. Let F be the formula.
 
-(1) Every clause that kissat holds or writes to its proof follows from F, up to definitions of new variables.
-    It adds clauses by conflict analysis, probing, vivification, sweeping, congruence closure, equivalent
-    literals and resolution (of variables that it eliminates); steps that only preserve satisfiability
-    (elimination itself, substitution) remove clauses. New variables come from `factor`; their numbers are
-    above all that kissat has met, and thus, after `import_variables`, above F's; clauses with new variables
-    are not passed on. A definition loses no model of F, so its consequences over F's variables follow from F.
-    Assumptions reach kissat as clauses: with assumptions it must not give.
-(2) A model of its irredundant clauses extends to one of F.
-(3) Adding a clause that follows from F keeps (1), and (2) as well, since the clause removes no model of F.
-(4) A clause over a variable that has been eliminated or substituted is dropped: the search has no such
-    variable any more. A literal is left out only if it is false on level 0, hence in all models of F; a
-    clause with a literal that is true on level 0 is not needed.
+(1) Every clause that kissat has or writes to its proof follows from F, except for definitions of new
+    variables. Kissat adds clauses by conflict analysis, probing, vivification, sweeping, congruence closure,
+    equivalent literals and resolution (of variables that it eliminates); steps that only preserve
+    satisfiability (elimination itself, substitution) remove clauses. New variables come from `factor`. Their
+    numbers are above all numbers that kissat knows, and thus, after `import_variables`, above F's; clauses
+    with new variables are not passed on. A definition loses no model of F, so its consequences over F's
+    variables follow from F. Kissat gets assumptions as clauses, so with assumptions it must not give clauses.
+(2) A model of kissat's irredundant clauses extends to a model of F.
+(3) Adding a clause that follows from F keeps (1) true, and (2) as well, because the clause removes no model
+    of F.
+(4) A clause over a variable that has been eliminated or substituted is dropped, because the search does not
+    have the variable any more. A literal is left out only if it is false on level 0, hence in all models of
+    F; a clause with a literal that is true on level 0 is not needed.
 
 The tests try (1) and (3) on many formulas against all assignments.
 """
@@ -47,7 +48,7 @@ from numpy.typing import NDArray
 from mallob_sat.clauses import Clauses
 
 _INVALID = 0xFFFFFFFF
-#: limit of conflicts that no search reaches
+#: number of conflicts that no search reaches
 _FAR = 0xFFFFFFFE
 _NAMES: dict[str, tuple[Any, list[Any]]] = {
     "kissat_init": (c_void_p, []),
@@ -71,19 +72,20 @@ _NAMES: dict[str, tuple[Any, list[Any]]] = {
 }
 _RESTART = "kissat_restart"
 _SWITCH = "kissat_switch_search_mode"
-#: inprocessing that each kissat repeats on its own: what it derives is not passed on
+#: inprocessing functions that each kissat runs anyway, so the clauses that they derive are not passed on
 _UNTOLD = ("kissat_eliminate", "kissat_congruence", "kissat_sweep", "kissat_factor", "kissat_substitute")
 _Function = ctypes.CFUNCTYPE(None, c_void_p)
-#: functions of the kind of _UNTOLD: status or nothing; kissat, perhaps a flag
+#: type of the functions in _UNTOLD: they take kissat and perhaps a flag, and return a status or nothing
 _Inprocessing = ctypes.CFUNCTYPE(c_int, c_void_p, c_int)
 _Stack = c_uint64 * 3
-#: probe: three literals of a clause being built; the proof step that adds the unit clause 2
+#: three literals of a clause by which the checks find the clause being built; the step that adds unit clause
+#: 2
 _PROBE = (3, -1, 2)
 _PROOF_OF_2 = b"a\x04\x00"
 
 
 class DoorIsClosed(Exception):
-    """PySAT's compiled module is not as this file expects; the message is one line."""
+    """PySAT's compiled module is not as this file assumes. The message is one line."""
 
 
 class _File(ctypes.Structure):
@@ -110,35 +112,35 @@ def door_is_open() -> bool:
 
 
 class KissatDoor:
-    """The door of one kissat. Use: options, proof, clauses; then `at_restarts` and PySAT's call to solve."""
+    """The door of one kissat. Set options, `trace_proof`, add clauses, `at_restarts`; solve by PySAT."""
 
     def __init__(self, capsule: object) -> None:
-        """`capsule`: what `pysolvers.kissat404_new` returns. Raises DoorIsClosed."""
+        """Open the door of the kissat that `pysolvers.kissat404_new` returned. Raises DoorIsClosed."""
         self._module = _module()
         pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
         pointer_of.restype, pointer_of.argtypes = c_void_p, [ctypes.py_object, c_char_p]
         self._kissat: int = c_void_p.from_address(pointer_of(capsule, None)).value or 0
         self._file: _File | None = None
-        #: whether a clause came in whose literals are all false on level 0
+        #: whether a clause was given whose literals are all false on level 0
         self.is_refuted = False
         self._failure: BaseException | None = None
-        #: clauses over variables that kissat has eliminated
+        #: number of given clauses over variables that kissat has eliminated
         self.removed = 0
 
     def set_option(self, name: str, value: int) -> None:
-        """Set an option, before clauses are added. Raises ValueError if kissat lacks it."""
+        """Set an option. Must be called before clauses are added. Raises ValueError if kissat lacks it."""
         if not self._module.kissat_options_has(name.encode()):
             raise ValueError(f"kissat has no option {name!r}")
         self._module.kissat_set_option(self._kissat, name.encode(), value)
 
     def trace_proof(self, fd: int) -> None:
-        """Write clauses learned from now on to a copy of this file descriptor, without those of _UNTOLD."""
+        """Write clauses learned from now on to a copy of `fd`, except those that _UNTOLD derive."""
         self._file = _opened(fd)
         self._open_proof()
 
     def flush_proof(self) -> None:
         """Write all learned clauses so far to the proof's file."""
-        if self._file is not None:  # kissat writes its buffer when a proof ends
+        if self._file is not None:  # kissat writes its buffer only when a proof ends
             self._close_proof()
             self._open_proof()
 
@@ -152,10 +154,10 @@ class KissatDoor:
         self._module.kissat_release_proof(self._kissat)
 
     def focus(self, is_wanted: bool) -> None:
-        """Avoid stable phases from now on, or alternate again.
+        """Avoid stable phases while `is_wanted`, else alternate between phases again.
 
-        Must be called only by the action of `at_restarts`, repeatedly: a running stable phase goes on to its
-        end. The formula, and thus answers and clauses, are not affected.
+        Must be called by the action of `at_restarts`, each time: a running stable phase still goes on to its
+        end. Answers and clauses are not affected, because the formula is not.
         """
         if not (is_wanted and _switches[self._kissat] % 2):
             self._module.kissat_set_option(self._kissat, b"stable", int(not is_wanted))
@@ -163,15 +165,15 @@ class KissatDoor:
     @property
     def conflicts(self) -> int:
         """Return the number of conflicts so far."""
-        self._module.kissat_set_conflict_limit(self._kissat, _FAR)  # limit: conflicts so far and these
+        self._module.kissat_set_conflict_limit(self._kissat, _FAR)  # the limit becomes conflicts + _FAR
         return c_uint64.from_address(self._kissat + _limit_offset()).value - _FAR
 
     def import_variables(self, n_vars: int) -> None:
-        """Make the formula's variables known, so that kissat's own get higher numbers."""
+        """Make the formula's variables known, so that kissat's own variables get higher numbers."""
         self._module.kissat_import_literal(self._kissat, n_vars)
 
     def at_restarts(self, action: Callable[[], None], interval_s: float) -> None:
-        """Call `action` at restarts of kissat, at most at this interval; there `give` is allowed."""
+        """Call `action` at restarts of kissat, at most every `interval_s`. Only `action` may call `give`."""
         next_s = time.monotonic() + interval_s
 
         def turn() -> None:
@@ -189,9 +191,10 @@ class KissatDoor:
         _switches[self._kissat] = 0
 
     def give(self, clauses: Clauses) -> int:
-        """Add consequences of the formula, in the action of `at_restarts`; return how many kissat uses.
+        """Add clauses that follow from the formula; return how many kissat uses.
 
-        A function of kissat is called once for each variable and clause, since a call takes a microsecond.
+        Must be called by the action of `at_restarts`. Each variable and clause takes one call of a function
+        of kissat, because a call takes a microsecond.
         """
         if self.is_refuted or not len(clauses):
             return 0
@@ -205,14 +208,14 @@ class KissatDoor:
         is_long = sizes > 1
         of_long = np.repeat(is_long, clauses.lengths)
         self._add(names[is_kept & of_long], sizes[is_long], clauses.glues[is_long])
-        self._learn(clauses.literals[is_kept & ~of_long].tolist())  # last, since units change values
+        self._learn(clauses.literals[is_kept & ~of_long].tolist())  # last, because units change values
         if (is_used & (sizes == 0)).any():
             self._refute()
         self.removed += int(np.count_nonzero(is_removed))
         return int(np.count_nonzero(is_used))
 
     def _names_and_values(self, clauses: Clauses) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-        """Return kissat's names of literals, or _INVALID, and their values: 1 true, -1 false, 0 unknown."""
+        """Return, for each literal, kissat's name or _INVALID, and its value: 1 true, -1 false, 0 unknown."""
         module, kissat = self._module, self._kissat
         variables = np.abs(clauses.literals)
         names = np.zeros(int(variables.max()) + 1, np.uint32)
@@ -262,12 +265,12 @@ class KissatDoor:
         stack[0], stack[1], stack[2] = before
 
     def raise_failure(self) -> None:
-        """Raise the exception of the `at_restarts` action, if any; kissat's answer is void in that case."""
+        """Raise the exception of `at_restarts`'s action, if any. Kissat's answer is void in that case."""
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Complete the proof; to be called before kissat itself is freed."""
+        """Complete the proof. Must be called before kissat itself is freed."""
         _turns.pop(self._kissat, None)
         _switches.pop(self._kissat, None)
         if self._file is not None:
@@ -276,11 +279,11 @@ class KissatDoor:
             self._file = None
 
 
-#: doors of kissats that write a proof, by kissat's address
+#: address of a kissat that writes a proof -> its door
 _tracing: dict[int, KissatDoor] = {}
-#: actions at restarts, by kissat's address
+#: address of a kissat -> action at its restarts
 _turns: dict[int, Callable[[], None]] = {}
-#: number of switches between focused and stable phases, by kissat's address
+#: address of a kissat -> number of its switches between focused and stable phases
 _switches: dict[int, int] = {}
 
 
@@ -344,7 +347,7 @@ def _clause_offset() -> int:
 
 @cache
 def _clause_offset_in(module: ctypes.CDLL) -> int:
-    """Return the offset of the clause being built in kissat's state, found by building one."""
+    """Find the offset of the clause being built in kissat's state, by building a clause."""
     kissat = module.kissat_init()
     for literal in _PROBE:
         module.kissat_add(kissat, literal)
@@ -369,7 +372,7 @@ def _limit_offset() -> int:
 
 @cache
 def _limit_offset_in(module: ctypes.CDLL) -> int:
-    """Return the offset of the limit of conflicts in kissat's state, found by setting it."""
+    """Find the offset of the limit of conflicts in kissat's state, by setting the limit."""
     kissat = module.kissat_init()
     module.kissat_set_conflict_limit(kissat, _FAR)
     words = (c_uint64 * (_libc().malloc_usable_size(kissat) // 8)).from_address(kissat)[:]
@@ -380,7 +383,7 @@ def _limit_offset_in(module: ctypes.CDLL) -> int:
 
 
 def _lead_here(module: ctypes.CDLL, name: str, follow: Callable[[int], None]) -> None:
-    """Have `follow` called after one of kissat's functions. Raises ValueError if that is impossible."""
+    """Have `follow` called after each call of kissat's function `name`. Raises ValueError if impossible."""
     address, entry = _function_and_entry(module, name)
     function = _Function(address)
 
@@ -392,7 +395,7 @@ def _lead_here(module: ctypes.CDLL, name: str, follow: Callable[[int], None]) ->
 
 
 def _silence(module: ctypes.CDLL, name: str) -> None:
-    """Have kissat write no proof in one of its functions. Raises ValueError if that is impossible."""
+    """Have kissat write no proof during its function `name`. Raises ValueError if that is impossible."""
     address, entry = _function_and_entry(module, name)
     function = _Inprocessing(address)
 
@@ -409,7 +412,7 @@ def _silence(module: ctypes.CDLL, name: str) -> None:
 
 
 def _function_and_entry(module: ctypes.CDLL, name: str) -> tuple[int, int]:
-    """Return the addresses of a function and of its entry in the table. Raises ValueError."""
+    """Return the addresses of a function and of its entry in the jump table. Raises ValueError."""
     entry_at, function_at = _entry_and_function(pysolvers.__file__, name.encode())
     address = ctypes.cast(getattr(module, name), c_void_p).value or 0
     entry = address - function_at + entry_at
@@ -456,9 +459,9 @@ _RELOCATION = np.dtype([("offset", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), (
 
 
 def _entry_and_function(path: str, name: bytes) -> tuple[int, int]:
-    """Return the places of a function's jump-table entry and of the function in an ELF library (64 bits).
+    """Find the addresses of a function's jump-table entry and of the function in a 64-bit ELF library.
 
-    Raises ValueError if there is none.
+    Raises ValueError if the library has no such entry.
     """
     with open(path, "rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

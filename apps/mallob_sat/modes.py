@@ -1,9 +1,9 @@
 """The modes of a job, chosen by its configuration: the question about its formula, and the way to its answer.
 
-`Deciding` is the default: a model, or "there is none". `Proving` adds a proof of the latter; `Agreeing` (in
-`agreement`) needs several solvers; `Checking` (in `checked`) has each step checked; `CoreFinding` (in
-`cores`) names the clauses to blame; `Enumerating` (in `enumeration`) finds several models. The mode runs in
-every worker of the job.
+`Deciding` is the default: it finds a model, or that there is none. `Proving` adds a proof of UNSAT;
+`Agreeing` (in `agreement`) needs several solvers; `Checking` (in `checked`) has each step checked;
+`CoreFinding` (in `cores`) names clauses that cannot hold together; `Enumerating` (in `enumeration`) finds
+several models. All workers of a job run the same mode.
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ from mallob_sat.sharing import Sharing
 from mallob_sat.structure import is_random, xor_share
 
 _FIELD = "configuration"
-#: forms of models: literals, or bits (see `Packing`)
+#: formats of models: literals, or bits (see `Packing`)
 _FORMS = ("literals", "packed")
-#: configuration keys that ask for a mode of their own
+#: configuration keys each of which asks for a mode
 _WISHES = ("proof", "core", "solutions", "checked")
-#: share of XORs from which CryptoMiniSat comes first
+#: smallest share of XORs with which CryptoMiniSat comes first
 _XOR_SHARE_MIN = 0.6
-#: most clauses of a random formula for which a proof of UNSAT is feasible
+#: greatest number of clauses of a random formula for which a proof of UNSAT is feasible
 _PROVABLE_RANDOM_CLAUSES = 1500
 
 
 def wishes_of(configuration: Mapping[str, Any]) -> list[str]:
-    """Return the keys that ask for more than a decision."""
+    """Return the configuration keys that ask for more than a decision."""
     return [key for key in _WISHES if configuration.get(key) not in (None, False)]
 
 
 class Mode(Protocol):
-    """A way to treat a formula."""
+    """What a job does with its formula."""
 
     def prepare(self, formula: Formula) -> Payload:
-        """Return, at the client, workers' further payload. Raises InputError if the job does not suit."""
+        """Return, at the client, further payload for workers. Raises InputError if the mode is impossible."""
         ...
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:
-        """Work on the formula, in a worker."""
+        """Work on the formula; called in each worker."""
         ...
 
 
 def mode_of(configuration: Mapping[str, Any]) -> Mode:
-    """Return the mode. Raises InputError for a wrong or contradictory configuration."""
+    """Return the mode of a configuration. Raises InputError if it is wrong or contradictory."""
     wishes = wishes_of(configuration)
     if len(wishes) > 1:
         raise InputError(f"{wishes[0]} and {wishes[1]} are not possible together", _FIELD)
@@ -90,7 +90,7 @@ def _deciding(portfolio: Portfolio) -> Deciding:
 
 @dataclass(frozen=True, slots=True)
 class Deciding:
-    """The solvers of all workers race, and share learned clauses."""
+    """The mode in which the solvers of all workers race, and share learned clauses."""
 
     portfolio: Portfolio
 
@@ -100,11 +100,11 @@ class Deciding:
     def run(self, context: WorkerContext, formula: Formula) -> Result:
         if context.index == 0:
             quick = solve_quickly(formula, self.portfolio.strategy(0))
-        else:  # the others come when the root has tried
+        else:  # other workers come after the root has tried
             quick = solve_trivial(formula)
         if quick is not None:
             return quick
-        # Here, since small jobs should not wait for other solvers to be loaded.
+        # Only now, because small jobs should not wait until other solvers are loaded.
         portfolio = self._portfolio_for(formula)
         sharing = Sharing(context, portfolio.has_partners)
         result = race(
@@ -117,8 +117,8 @@ class Deciding:
         return sharing.counted(result)
 
     def _portfolio_for(self, formula: Formula) -> Portfolio:
-        """Return the portfolio that the job asks for, else the best of the installed ones."""
-        if not self.portfolio.is_default or formula.assumptions.size:  # kissat cannot blame assumptions
+        """Return the portfolio that the job asks for, else the one that suits the formula best."""
+        if not self.portfolio.is_default or formula.assumptions.size:  # kissat names no failed assumptions
             return self.portfolio
         if cryptominisat_is_installed() and xor_share(formula) >= _XOR_SHARE_MIN:
             return self.portfolio.following(XOR_PORTFOLIO)
@@ -130,7 +130,7 @@ class Deciding:
 
 @dataclass(frozen=True, slots=True)
 class Proving:
-    """The solvers race, each on its own: a proof must not depend on foreign clauses."""
+    """The mode in which solvers race without sharing, because a proof must not use foreign clauses."""
 
     portfolio: Portfolio
     proof: ProofRequest
@@ -158,7 +158,7 @@ def wants_packed(configuration: Mapping[str, Any]) -> bool:
 
 
 def packed(result: Result) -> Result:
-    """Return a result with its model, if any, as bytes."""
+    """Convert a result's model, if any, into bytes; see `Packing`."""
     if result.code != SATISFIABLE:
         return result
     model = np.asarray(result.solution, dtype=np.int32)
@@ -168,10 +168,10 @@ def packed(result: Result) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Another mode, whose model becomes bits at the end: variable v's value is bit v - 1, 1 for true.
+    """A mode that runs `mode` and packs its model into bits: variable v's value is bit v - 1, 1 for true.
 
     A model of a million variables then takes 125 kB instead of 7 MB as literals. Bits are counted from the
-    lowest of each byte; those beyond the last variable are 0.
+    lowest bit of each byte; bits beyond the last variable are 0.
     """
 
     mode: Mode

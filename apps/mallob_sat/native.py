@@ -1,9 +1,9 @@
-"""CaDiCaL in a thread of its own, which gives learned clauses and takes foreign ones during its search.
+"""CaDiCaL in a thread of its own, which gives learned clauses and takes foreign clauses during its search.
 
 PySAT's CaDiCaL holds the interpreter's lock for the whole search, so clauses can be exchanged only between
-slices of the search, and on some formulas slices cost more than sharing gains. Here the search runs without
-the lock and is never cut. It needs the package in `native/` of the sources (two releases of CaDiCaL with a
-few edits), which needs a C++ compiler to install; nothing else depends on it.
+slices of the search, and on some formulas slices cost more than sharing gains. The search of this module runs
+without the lock and is never cut into slices. It needs the package in `native/` of the sources (two releases
+of CaDiCaL with a few edits), whose installation needs a C++ compiler; nothing else depends on this package.
 
     solver = NativeSolver("cadical195")
     solver.add_formula(formula)
@@ -13,19 +13,20 @@ few edits), which needs a C++ compiler to install; nothing else depends on it.
         for clauses in received():
             solver.give(clauses)
 
-Every clause from `learned` follows from the formula alone, on one condition: clauses passed to `give` must
-follow from it, too (see `sharing`, Soundness).
+Every clause from `learned` follows from the formula alone if all clauses passed to `give` do (see `sharing`,
+Soundness).
 
-Both buffers are bounded: they keep the shortest learned clauses, and the foreign clauses that came first.
-
+Both buffers are bounded: one keeps the shortest learned clauses, the other the foreign clauses that came
+first.
 
 `NativeSearch` is an attempt of a race with a native solver; in jobs that share, it replaces PySAT's
 cadical195 and cadical300 (the same releases and options).
 
-Foreign clauses change a search for better or worse: they pay where short clauses are learned, and are a
+Foreign clauses change a search for better or worse: they are useful where short clauses are learned, and a
 gamble where none are, as on random formulas. So a strategy that only gives (the first one, by default) takes
-no clauses until unit or binary clauses are learned, or for a while: so it decides easy formulas of that kind
-as soon as a single worker. Then it takes the clauses that it has missed.
+no clauses until enough unit and binary clauses are learned, or some time has passed: so it decides easy
+random formulas as fast as a single worker. After that it takes the best clauses that it has missed, and all
+further ones.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from mallob_sat.solvers import Verdict
 
 #: solvers with a native library
 NATIVE_SOLVERS = ("cadical195", "cadical300")
-#: value that a library's engine_interface must return
+#: value that the function engine_interface of a library must return
 _INTERFACE = 3
 _HOW_TO_INSTALL = "install it from a copy of the sources, with a C++ compiler: pip install ./native"
 _VERDICTS = {10: Verdict.SATISFIABLE, 20: Verdict.UNSATISFIABLE, 0: Verdict.UNDECIDED}
@@ -90,15 +91,15 @@ class NativeSolverMissing(ImportError):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCounts:
-    """The counts of exchanged clauses since the solver was made."""
+    """Numbers of exchanged clauses since the solver was made."""
 
     #: learned clauses of at most `max_length` literals
     offered: int
-    #: learned clauses lost because shorter ones filled the buffer
+    #: learned clauses lost because shorter clauses filled the buffer
     displaced: int
     #: foreign clauses that the search uses
     taken: int
-    #: foreign clauses that were true for good already
+    #: foreign clauses with a literal that is always true
     satisfied: int
     #: foreign clauses over variables that the search has eliminated
     removed: int
@@ -108,7 +109,7 @@ class ExchangeCounts:
 
 @cache
 def load_library(solver: str) -> ctypes.CDLL:
-    """Return a native solver's shared library with its functions' types. Raises NativeSolverMissing."""
+    """Load a native solver's library and set its functions' types. Raises NativeSolverMissing."""
     try:
         import mallob_native
     except ImportError:
@@ -140,19 +141,20 @@ def natives_are_installed() -> bool:
 
 
 class NativeSolver:
-    """One search. Use: options, formula, phases, start; then wait, learned, give until `wait` has an answer.
+    """One search. Set options, add the formula, set phases, start; then call wait, learned and give in turn.
 
-    Only one thread may use it (the search's own is inside). Raises NativeSolverMissing if the
+    Only one thread may use the solver; the search's own thread is inside. Raises NativeSolverMissing if the
     library is not installed.
     """
 
     def __init__(
         self, solver: str, max_length: int = 8, capacity: int = 1 << 18, checker_fd: int = -1
     ) -> None:
-        """`solver` is one of NATIVE_SOLVERS.
+        """Make a solver, one of NATIVE_SOLVERS.
 
-        `max_length`: most literals of a learned clause. `capacity`: most integers in each buffer. A checker,
-        if there is one, reads each step from `checker_fd`: then `share` replaces `learned`.
+        `max_length`: greatest number of literals of a clause from `learned`. `capacity`: greatest number of
+        integers in each buffer. `checker_fd`: where each step is written for a checker; `share` then replaces
+        `learned`.
         """
         assert max_length >= 1
         assert capacity > max_length
@@ -167,19 +169,19 @@ class NativeSolver:
         self._assumptions = _as_literals(())
         self._thread: threading.Thread | None = None
         self._status: list[int] = []
-        # Also called at exit: a search must not run on while its library is unloaded.
+        # Also called at exit, because a search must not run while its library is unloaded.
         self._close = weakref.finalize(self, _close, self._library, engine)
         self._address: int = engine
 
     def set_option(self, name: str, value: int) -> None:
-        """Set one of CaDiCaL's options (except `factor`), before the formula is added."""
+        """Set one of CaDiCaL's options (except `factor`). Must be called before the formula is added."""
         if self._loaded:
             raise ValueError(f"option '{name}' is set after the formula was added")
         if not self._library.engine_set(self._engine, name.encode(), value):
             raise ValueError(f"CaDiCaL has no option '{name}'")
 
     def add_formula(self, formula: Formula) -> None:
-        """Add all clauses. The formula's assumptions are left to `start`."""
+        """Add all clauses. Pass the formula's assumptions to `start`."""
         self._require_idle()
         if self._checker_fd >= 0:
             self._show(formula)
@@ -190,7 +192,7 @@ class NativeSolver:
             raise MemoryError
 
     def _show(self, formula: Formula) -> None:
-        """Have the checker know the formula and its assumptions."""
+        """Send the checker the formula and its assumptions."""
         if self._loaded:
             raise ValueError("a checked search has one formula")
         literals, assumptions = _as_literals(formula.literals), _as_literals(formula.assumptions)
@@ -204,7 +206,7 @@ class NativeSolver:
         self._library.engine_phases(self._engine, _as_literals(literals), len(literals))
 
     def start(self, assumptions: Sequence[int] = ()) -> None:
-        """Begin to search; `wait` returns the answer. May be called again after an answer."""
+        """Begin a search; `wait` returns its answer. May be called again after an answer."""
         self._require_idle()
         self._loaded = True
         self._assumptions = _as_literals(assumptions)
@@ -225,7 +227,7 @@ class NativeSolver:
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self, seconds: float = math.inf) -> Verdict:
-        """Return the answer; UNDECIDED: the search goes on after `seconds`, or was interrupted."""
+        """Wait for the answer; UNDECIDED: the search still runs after `seconds`, or was interrupted."""
         if self._thread is None:
             raise ValueError("no search has been started")
         self._thread.join(None if math.isinf(seconds) else seconds)
@@ -236,11 +238,11 @@ class NativeSolver:
         return _VERDICTS[self._status[0]]
 
     def interrupt(self) -> None:
-        """Have the search end soon without an answer; `wait` returns when it has ended."""
+        """Ask the search to end soon without an answer; `wait` returns when it has ended."""
         self._library.engine_interrupt(self._engine)
 
     def learned(self) -> Clauses:
-        """Return the clauses learned since the last call, also in earlier searches, shortest first."""
+        """Return the clauses learned since the last call, including earlier searches; shortest first."""
         integers = np.empty(self._capacity, dtype=np.int32)
         lbds = np.empty(self._capacity // 2, dtype=np.int32)
         n_integers = _Size()
@@ -251,11 +253,11 @@ class NativeSolver:
         return Clauses.of(lengths, integers[~is_end], lbds[:n_clauses])
 
     def give(self, clauses: Clauses) -> int:
-        """Hand clauses to the search.
+        """Give clauses, which must follow from the formula, to the search.
 
         The search takes the clauses within a hundred conflicts, or when its present inprocessing has ended.
-        The clauses must follow from the formula. Clauses with an LBD of at most 3 are kept for good. Returns
-        the number of clauses that found room.
+        It keeps clauses with an LBD of at most 3 for ever. Returns the number of clauses for which the buffer
+        had room.
         """
         ends = np.cumsum(clauses.lengths, dtype=np.int64)
         closed = np.insert(clauses.literals, ends, 0)
@@ -269,7 +271,7 @@ class NativeSolver:
         return accepted
 
     def share(self, literals_max: int) -> bool:
-        """Have the checker pass on the best clauses since the last call; return whether the checker runs."""
+        """Have the checker pass on the best clauses learned since the last call; return whether it runs."""
         status: int = self._library.engine_share(self._engine, literals_max)
         if status < 0:
             raise MemoryError
@@ -287,14 +289,14 @@ class NativeSolver:
         return ExchangeCounts(*counts.tolist())
 
     def model(self) -> Literals:
-        """Return the model found last: variable v's literal at position v - 1."""
+        """Return the last model: variable v's literal at position v - 1."""
         self._require_verdict(Verdict.SATISFIABLE)
         model = np.empty(self._n_vars, dtype=np.int32)
         self._library.engine_model(self._engine, model, self._n_vars)
         return model
 
     def core(self) -> list[int]:
-        """Return, after UNSATISFIABLE, assumptions that cannot hold together, smallest variable first."""
+        """Return assumptions that cannot hold together, after UNSATISFIABLE; smallest variable first."""
         self._require_verdict(Verdict.UNSATISFIABLE)
         core = self._assumptions.copy()
         self._library.engine_failed(self._engine, core, core.size)
@@ -314,14 +316,14 @@ class NativeSolver:
         if self.is_running:
             raise ValueError("a search is running")
         if self._thread is not None:
-            self.wait(0)  # raises if the last search broke off, after which its engine is useless
+            self.wait(0)  # raises if the last search ran out of memory: its engine is then useless
 
     def _require_verdict(self, answer: Verdict) -> None:
         if self._thread is None or self._thread.is_alive() or self.wait(0) is not answer:
             raise ValueError(f"the last answer was not {answer.name}")
 
 
-#: threads of searches by engine, so that an engine can be closed without its solver
+#: address of an engine -> thread of its search, so that an engine can be closed without its solver
 _running: dict[int, threading.Thread] = {}
 
 
@@ -340,21 +342,21 @@ def _as_literals(values: Sequence[int] | NDArray[np.integer]) -> Literals:
     return np.ascontiguousarray(values, dtype=np.int32)
 
 
-#: interval of exchange with the solver
+#: time between two exchanges with the solver
 EXCHANGE_INTERVAL_S = 0.1
-#: most literals that a solver gives per exchange
+#: greatest number of literals that a solver gives per exchange
 SHARED_LITERALS_MAX = 6000
-#: time, and number of unit and binary clauses, until which a solver that only gives takes no clauses
+#: time, or number of known unit and binary clauses, from which a solver that only gives takes clauses, too
 LEFT_ALONE_S = 30.0
 LEFT_ALONE_SHORT_CLAUSES = 10
-#: most literals of the missed clauses that such a solver takes afterwards
+#: greatest number of literals of the missed clauses that such a solver takes then
 _MISSED_LITERALS_MAX = 20_000
 
 
 def search_for(
     formula: Formula, strategy: Strategy, searches: Callable[[], int] = lambda: 1
 ) -> Search | NativeSearch:
-    """Return the best installed search for this strategy; `searches`: how many the job has at present."""
+    """Make the best installed search for a strategy. `searches` returns the job's number of searches."""
     if strategy.solver == "cryptominisat":
         return CryptoMiniSatSearch(formula, strategy)
     is_native = strategy.trade is not Trade.NOTHING and strategy.solver in NATIVE_SOLVERS
@@ -364,7 +366,7 @@ def search_for(
 
 
 class NativeSearch(FiguredSearch):
-    """An attempt to decide a formula, for `race`: `run` in a child, all else in the worker process."""
+    """An attempt to decide a formula, for `race`. A child calls `run`, the worker process all else."""
 
     def __init__(
         self, formula: Formula, strategy: Strategy, clock: Callable[[], float] = time.monotonic
@@ -384,16 +386,16 @@ class NativeSearch(FiguredSearch):
     # --- in the worker process ----------------------------------------------------------------
 
     def learned(self) -> Clauses:
-        """Return the clauses learned since the last call that are not from us, best first."""
+        """Return the clauses learned since the last call, without clauses known before, best first."""
         learned = union(self._pipe.received())
         return self._new(self._renaming.undo_clauses(learned))
 
     def skip_learned(self) -> None:
-        """Skip learned clauses, since there is no worker to share them with."""
+        """Discard learned clauses, because no other search can use them."""
         self._pipe.received()
 
     def give(self, clauses: Clauses) -> int:
-        """Hand clauses to the solver; return how many of them are new to it."""
+        """Give clauses to the solver; return the number of clauses that are sent."""
         new = self._new(clauses)
         if self._n_short < LEFT_ALONE_SHORT_CLAUSES and self._clock() < self._takes_from_s:
             self._missed.add(new)
@@ -428,7 +430,7 @@ class NativeSearch(FiguredSearch):
         return task.result(answer)
 
     def _take_in(self, solver: NativeSolver) -> None:
-        """Hand the clauses that have come to the solver."""
+        """Give the solver the foreign clauses that have come."""
         for clauses in self._childs_pipe.received():
             self._figures.came += len(clauses)
             solver.give(clauses)

@@ -1,12 +1,13 @@
-"""The portfolio: a sequence of strategies (solvers with settings), indexed by a worker's place in its job.
+"""The portfolio: a sequence of strategies (solvers with settings), indexed by a worker's index in its job.
 
-A job grows and shrinks all the time and always holds the indices 0..v-1, so any prefix must be a good
-portfolio: the strongest all-round strategies first, each next one chosen for what the earlier ones miss (P 5:
-diversified solvers). The sequence is ours, or the configuration's (see `portfolio_syntax`). A repeated
-strategy is varied by random initial phases and a random renaming of the variables.
+A job grows and shrinks all the time and always has workers 0..v-1, so any prefix must be a good portfolio:
+the strongest all-round strategies come first, and each further one is chosen for formulas on which the
+earlier ones are weak (P 5: diversified solvers). The sequence is built in, or given by the configuration (see
+`portfolio_syntax`). A repeated strategy is varied by random initial phases and a random renaming of the
+variables.
 
-With a proof, only solvers that write one are used, and variables keep their names, which occur in the proof.
-The best of our portfolios may depend on the formula: full of XORs, or random.
+If a proof is wanted, only solvers that write proofs are used, and variables keep their names, which occur in
+the proof. Which built-in portfolio is used may depend on the formula: full of XORs, or random.
 
 Guarantees: `strategy` is a pure function of index and configuration, and no two indices get the same strategy
 (with a proof: unless a solver without a seed is repeated).
@@ -42,7 +43,7 @@ SOLVER_NAMES = (
     "minisat-gh",
     "cryptominisat",
 )
-#: a solver that trades at restarts, at no cost
+#: solver that exchanges clauses at restarts, at no cost
 KISSAT = "kissat404"
 _CADICALS = frozenset(name for name in SOLVER_NAMES if name.startswith("cadical"))
 _KNOWN_KEYS = (
@@ -64,18 +65,18 @@ _FIELD = "configuration"
 
 
 class Trade(Enum):
-    """Whether a solver passes on learned clauses, and takes foreign ones."""
+    """Whether a solver gives learned clauses, and takes foreign clauses."""
 
     NOTHING = 0
-    #: PySAT's solvers are never stopped, so they take nothing; native ones take when it pays; kissat could
-    #: take, but finds models as early as alone if it is left alone
+    #: The solver gives. PySAT's solvers are then never stopped and take nothing; native solvers take later;
+    #: kissat takes nothing, and so finds models as early as alone
     GIVES = 1
     BOTH_WAYS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to search. A seed of None: the solver's own order or phases."""
+    """A way to search. A seed of None: the solver's own phases, or no renaming."""
 
     solver: str
     options: tuple[tuple[str, int], ...] = ()
@@ -83,7 +84,7 @@ class Strategy:
     renaming_seed: int | None = None
     trade: Trade = Trade.NOTHING
     breaks_symmetries: bool = False
-    #: for kissat: whether the solver soon takes clauses, and leaves stable phases to the second worker
+    #: whether kissat soon takes clauses, and leaves stable phases to the second worker
     leaves_stable_phases: bool = False
 
     @property
@@ -99,7 +100,8 @@ class Strategy:
         return self.solver + (f"({','.join(details)})" if details else "")
 
 
-#: solvers' trades: whether their proofs can be read, and stops cost little (slices cost maplecm up to 60 %)
+#: solver -> its trade: it can give if its proof can be read, and take if stops cost little (they cost maplecm
+#: up to 60 %)
 TRADES = {
     "cadical195": Trade.BOTH_WAYS,
     "cadical153": Trade.BOTH_WAYS,
@@ -112,24 +114,25 @@ TRADES = {
 }
 
 
-#: The default. The first solver must be strong alone; the second pays most on formulas with many models;
-#: kissat and glucose 4.2 win where CaDiCaL is slow; other releases and restart policies come after these two.
+#: The default portfolio. The first solver must be strong alone; the second is worth most on formulas with
+#: many models; kissat and glucose 4.2 are fast where CaDiCaL is slow; then other releases and restart
+#: policies follow.
 DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*"
-#: Portfolio for formulas that must only be decided, as kissat can: no other solver is as strong alone, or
-#: gains as much from others of its kind. In stable phases only, kissat finds models and short proofs earlier,
-#: while the first one soon has no more of these phases; long proofs gain most if symmetries are broken.
-#: Kissats take each other's clauses during their search, and can use most of them, since they eliminate the
-#: same variables; other solvers are there for formulas on which kissat is slow.
+#: Portfolio for jobs that only decide a formula, which kissat can: no other solver is as strong alone, or
+#: gains as much from others of its kind. The second worker, a kissat with stable phases only, finds models
+#: and short proofs earlier, while the first soon has no more stable phases; breaking symmetries helps long
+#: proofs most. Kissats take each other's clauses during their search, and can use most of them, because they
+#: eliminate the same variables; other solvers are there for formulas on which kissat is slow.
 PLAIN_PORTFOLIO = "k k+= k- k0 k c k k- (g k k+ k0 k c- k m k k- k o k c0 k e)*"
-#: The plain portfolio if native solvers are installed: CaDiCaL 3.0 in stable phases differs most from
-#: kissat.
+#: Portfolio in place of the plain one if native solvers are installed: CaDiCaL 3.0 in stable phases differs
+#: most from kissat.
 NATIVE_PORTFOLIO = "k k+= n+ k- k0 k c k (g k k+ k0 n+ k c- k- m k k0 n- k c0 k e)*"
-#: Portfolio for formulas that are mostly XORs, if CryptoMiniSat is installed: it decides some in seconds that
-#: no other solver decides in minutes.
+#: Portfolio for formulas that are mostly XORs, if CryptoMiniSat is installed: it decides some formulas in
+#: seconds that no other solver decides in minutes.
 XOR_PORTFOLIO = "y k c! (y k y c0 y g y c-)*"
 #: Portfolio for random formulas: stable phases find models where other searches take minutes, and ergo proves
-#: UNSAT, where feasible, two to three times as fast as other solvers. Kissat is first nevertheless: a single
-#: worker may find a model several times earlier.
+#: UNSAT, where feasible, two to three times as fast as other solvers. Kissat is first nevertheless, because
+#: alone it may find a model several times earlier than they.
 RANDOM_PORTFOLIO = "k c+! e c (c0 c+ g k e c- m)*"
 SMALL_RANDOM_PORTFOLIO = "k e c+! c (c0 c+ g k e c- m)*"
 _DEFAULT = parse_portfolio(DEFAULT_PORTFOLIO)
@@ -147,7 +150,7 @@ class Portfolio:
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Portfolio:
-        """Return the portfolio of a configuration. Raises InputError for anything that would be ignored."""
+        """Return the portfolio of a configuration. Raises InputError for wrong values and unknown keys."""
         for key in configuration:
             if key not in _KNOWN_KEYS and not _is_for_mallob(key):
                 raise InputError(f"unknown key '{key}'; known are {', '.join(_KNOWN_KEYS)}", _FIELD)
@@ -169,11 +172,11 @@ class Portfolio:
 
     @property
     def is_default(self) -> bool:
-        """Tell whether the job leaves the choice of solvers to us."""
+        """Tell whether the job names no solvers."""
         return self.members == _DEFAULT
 
     def following(self, expression: str) -> Portfolio:
-        """Return this portfolio with the solvers of an expression, in its order."""
+        """Return this portfolio with the members of a portfolio expression."""
         return replace(self, members=parse_portfolio(expression))
 
     def strategy(self, index: int) -> Strategy:
@@ -186,11 +189,11 @@ class Portfolio:
         leaves = index == 0 and member == Member(KISSAT) and _is_stable_kissat(self.members.at(1)[0])
         goes_its_way = self._is_first_to_trade(index) and not leaves
         if trade is Trade.BOTH_WAYS and (goes_its_way or ("stabilizeonly", 1) in strategy.options):
-            trade = Trade.GIVES  # stops ruin long stable phases, and the first solver is often alone
+            trade = Trade.GIVES  # because stops ruin long stable phases, and the first solver is often alone
         return replace(strategy, trade=trade, leaves_stable_phases=leaves)
 
     def has_partners(self, count: int) -> bool:
-        """Tell whether, among `count` searches, there are two that trade."""
+        """Tell whether at least two of the first `count` strategies exchange clauses."""
         if not self.shares:
             return False
         trading = (index for index in range(count) if self.strategy(index).trade is not Trade.NOTHING)
@@ -201,7 +204,7 @@ class Portfolio:
         return not any(member.shares and _trade_of(member.solver) is not Trade.NOTHING for member in before)
 
     def _search_strategy(self, member: Member, repeat: int, index: int) -> Strategy:
-        """Return the member's strategy, varied if an earlier one searches alike."""
+        """Return the member's strategy, varied if an earlier member searches in the same way."""
         seed = self.seed * 1_000_003 + index
         phases = seed if _has_random_phases(member, seed) else None
         if repeat == 0 and self.seed == 0:
@@ -209,10 +212,11 @@ class Portfolio:
             return Strategy(member.solver, member.options, plain, breaks_symmetries=member.breaks_symmetries)
         options = member.options
         if member.solver in _CADICALS or member.solver == KISSAT:
-            options += (("seed", seed % 2_000_000_000),)  # the end of the option's range
+            options += (("seed", seed % 2_000_000_000),)  # the option's greatest value
         elif not self.renames:
-            phases = seed  # the only difference between them
-        # Kissats that share differ by what they take; with the same names they eliminate the same variables.
+            phases = seed  # the only difference between repetitions
+        # Kissats that share differ by the clauses they take. With the same names for variables, they
+        # eliminate the same variables.
         alike = member.solver == KISSAT and self.shares and member.shares
         renaming = seed if self.renames and not alike else None
         return Strategy(member.solver, options, phases, renaming, breaks_symmetries=member.breaks_symmetries)
@@ -229,7 +233,7 @@ def _is_stable_kissat(member: Member) -> bool:
 
 
 def _has_random_phases(member: Member, seed: int) -> bool:
-    """Tell whether phases are random; odd seeds keep the solver's own, which are often better."""
+    """Tell whether initial phases are random. MIXED: with odd seeds not, as the solver's are often better."""
     if member.phases is Phases.MIXED:
         return seed % 2 == 0 and member.solver not in PHASELESS
     return member.phases is Phases.RANDOM
@@ -252,12 +256,12 @@ def _members(configuration: Mapping[str, Any]) -> Members:
 
 
 def _is_for_mallob(key: str) -> bool:
-    """Tell whether a key is for Mallob's own solvers; the service's replies warn of it."""
+    """Tell whether a key is for Mallob's own solvers. It has no effect; the service's replies warn of it."""
     return key == "options" or key.startswith("__")
 
 
 def content_mode(configuration: Mapping[str, Any]) -> object:
-    """Return the kind of formula files, one of _CONTENT_MODES if valid."""
+    """Return the format of formula files, one of _CONTENT_MODES if it is valid."""
     mode = configuration.get("content-mode", "text")
     return mode.lower() if isinstance(mode, str) else mode  # Mallob wrote modes in capitals
 

@@ -4,18 +4,19 @@ As in Mallob's `-satsolver`, `k(cg)*` means kissat once, then CaDiCaL and Glucos
 solver; signs after the letter change its search:
 
     letter      a solver of `LETTERS`
-    +  -        leaning to satisfiable or to unsatisfiable formulas (CaDiCaL, kissat)
-    0           variables are false at first (CaDiCaL, kissat; their own choice is true)
-    _  ~        initial phases: always the solver's own, always random (else: every other repetition)
-    !           on its own: gives and takes no clauses
-    =           keeps one of the assignments that are symmetric to each other (kissat)
-    (...)*      the cycle, at the end; without one, the whole is the cycle
-    (...){n}    the same as writing it n times
+    +  -        tuned for satisfiable formulas, or for unsatisfiable formulas (CaDiCaL, kissat)
+    0           variables are false at first (CaDiCaL, kissat; without the sign they are true)
+    _  ~        initial phases: always the solver's own; always random (else random in every second repeat)
+    !           gives and takes no clauses
+    =           keeps only some of the assignments that are symmetric to each other (kissat)
+    (...)*      the cycle, at the end; without it, the whole text is the cycle
+    (...){n}    the group n times
 
-Spaces are ignored. Mallob uses `+ - _ !` in much the same sense; its capitals (incremental solving) have no
-meaning here.
+Spaces are ignored. Mallob uses `+ - _ !` in much the same sense; its capital letters (incremental solving)
+are not known here.
 
-Guarantee: `parse_portfolio` raises an InputError that says where, or gives a cycle that is not empty.
+Guarantee: `parse_portfolio` raises an InputError that names the character, or returns a cycle that is not
+empty.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Member:
 
     @property
     def search(self) -> tuple[object, ...]:
-        """The settings that matter: members with equal ones search alike, unless they are varied."""
+        """The settings that matter: members with equal settings search alike unless they are varied."""
         return self.solver, self.options, self.phases is Phases.RANDOM, self.breaks_symmetries
 
 
@@ -87,7 +88,7 @@ class Members:
     cycle: tuple[Member, ...]
 
     def at(self, index: int) -> tuple[Member, int]:
-        """Return the member at this place, and how many earlier ones would search alike."""
+        """Return the member with this index, and the number of earlier members that search alike."""
         if index < len(self.once):
             member = self.once[index]
             return member, _alike(self.once[:index], member)
@@ -183,7 +184,7 @@ class _Parser:
         letter = self._text[self._at]
         if letter not in LETTERS:
             known = ", ".join(f"{key} {solver}" for key, solver in LETTERS.items())
-            hint = "a sign needs a letter before it" if letter in _SIGNS else f"the solvers are {known}"
+            hint = "a sign needs a letter before it" if letter in _SIGNS else f"known are {known}"
             self._fail(f"{letter!r} is no solver; {hint}")
         solver = LETTERS[letter]
         self._at += 1
@@ -209,7 +210,7 @@ class _Parser:
 
 
 def _problem_of(solver: str, sign: str, before: str) -> str:
-    """Return why a sign cannot follow a solver and its signs, or ""."""
+    """Return why a sign cannot follow a solver with the signs `before`; "": it can."""
     if sign in before:
         return f"{sign!r} is given twice"
     for one, other in _CLASHING:

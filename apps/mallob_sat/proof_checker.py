@@ -1,24 +1,24 @@
 """A checker of proofs in LRAT, on which certified answers of unsatisfiability rest.
 
-A proof adds clauses to the formula, one by one, until it adds the empty clause. A clause may be added if it
-does not change whether the formula is satisfiable, as its hints must show:
+A proof adds clauses to the formula, one by one, until it adds the empty clause. A clause may be added only if
+this does not change whether the formula is satisfiable. The clause's hints must show it:
 
-- RUP (reverse unit propagation): assume that all its literals are false, and look at the clauses
-  which the hints name, one after the other. Each has one literal left, which must then be true, or
-  none at all: a contradiction, so the clause follows.
-- RAT (resolution asymmetric tautology): if that gives no contradiction, the first literal p is the
-  pivot. For each clause D with -p, assume also that the rest of D is false; a group of hints `-D,
-  H1, H2, ...` must then lead to a contradiction (none is needed where the rest of D is true). Then a
-  model that lacks p can have it turned to true.
+- RUP (reverse unit propagation): assume that all literals of the clause are false, and look at the clauses
+  that the hints name, one after the other. Each has one literal that is not false, which must then be true,
+  or none at all: a contradiction, so the added clause follows.
+- RAT (resolution asymmetric tautology): if the hints give no contradiction, the first literal p is the pivot.
+  For each clause D that contains -p, assume also that D's other literals are false; a group of hints `-D, H1,
+  H2, ...` must then lead to a contradiction (no group is needed if one of D's other literals is true). Then
+  in a model in which p is false, p can be made true.
 
-The checker searches for nothing and trusts nothing: a hint with more than one literal left is an error.
-Source: Cruz-Filipe, Heule, Hunt, Kaufmann and Schneider-Kamp, Efficient Certified RAT Verification,
-CADE 2017. The checker is stricter than needed, as all known writers comply: ids must ascend, and deleted
-clauses must exist.
+The checker searches for nothing and trusts nothing: if a hint's clause has more than one literal that is not
+false, this is an error. Source: Cruz-Filipe, Heule, Hunt, Kaufmann and Schneider-Kamp, Efficient Certified
+RAT Verification, CADE 2017. The checker is stricter than needed, because all known writers comply: ids must
+ascend, and deleted clauses must exist.
 
 All code that a verdict relies on is in this file. It shares no code with the solvers' fast readers: if both
-misread a formula in the same way, a wrong refutation would pass unnoticed. So `read_clauses` does the
-obvious: it reads word by word.
+misread a formula in the same way, a wrong refutation would pass unnoticed. So `read_clauses` is simple: it
+reads word by word.
 
 Steps of a proof come as a stream: text or binary, told apart by content.
 
@@ -27,12 +27,12 @@ Text, one step a line:   ID LITERALS 0 HINTS 0      adds a clause; hints name cl
 Binary (as CaDiCaL writes it):  'a' ID LITERALS 0 HINTS 0  and  'd' IDS 0, where an integer x is the
 number 2|x| + (x < 0) in groups of seven bits, lowest first, all but the last with the eighth bit set.
 
-Guarantees: `check` returns only if the empty clause was derived, else it raises Refuted. Clause k of the
-formula is at position k - 1, where an XOR (a line `x1 2 -3 0`: an odd number of these is true) stands for a
-clause for each assignment that it rules out, in ascending order of variables and then of values, of which the
-first variable's weighs most. A file that does not hold exactly the clauses that its header declares raises
-Unreadable. A step is yielded only if it is complete; everything else raises MalformedStep with its place.
-A proof is never held in memory.
+Guarantees: `check` returns only if the empty clause was derived, else it raises Refuted. `read_clauses`
+returns clause k of the formula at position k - 1. It replaces an XOR (a line `x1 2 -3 0`: an odd number of
+the literals is true) by a clause for each assignment that the XOR excludes, with variables in ascending
+order, and the assignments in ascending order as binary numbers whose first digit is the first variable. If
+the number of clauses differs from the header's, Unreadable is raised. Only complete steps are yielded;
+anything else raises MalformedStep, which names its place. A proof is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from typing import BinaryIO, NamedTuple, cast
 
 
 class Unreadable(Exception):
-    """A file cannot be read; the message is one line that names it."""
+    """A file cannot be read. The message is one line that names the file."""
 
 
 @contextmanager
 def open_input(path: str) -> Iterator[BinaryIO]:
-    """Context manager: the file's content as a stream. Opening or reading may raise Unreadable."""
+    """Context manager that yields the file's content, decompressed, as a stream. May raise Unreadable."""
     try:
         with open(path, "rb") as file, _decompressed(file.peek(6)[:6], file) as content:
             yield content
@@ -77,7 +77,7 @@ _XOR_VARIABLES_MAX = 10
 
 
 def read_clauses(path: str) -> list[Clause]:
-    """Return all clauses in file order. Raises Unreadable."""
+    """Read all clauses in the file's order. Raises Unreadable."""
     with open_input(path) as file:
         text = file.read()
     try:
@@ -138,20 +138,21 @@ def _parity_clauses(line: bytes, n_vars: int, number: int) -> list[Clause]:
         raise ValueError(f"line {number}: an XOR of other than the {n_vars} variables, or of more than ten")
     clauses = []
     for values in product((0, 1), repeat=len(variables)):
-        # A variable that is left out occurs an even number of times, so its value does not matter.
+        # A variable outside of `variables` occurs an even number of times, so its value does not matter.
         true = {variable: value for variable, value in zip(variables, values, strict=True)}
         if sum(true.get(abs(x), 0) == (x > 0) for x in literals) % 2 == 0:
             clauses.append(tuple(-x if true[x] else x for x in variables))
     return clauses
 
 
-#: bytes that must hold the end of a file's first step, by which binary files are recognised
+#: bytes read at a time; a file's first chunk must contain the end of its first step, which shows a binary
+#: file
 _CHUNK_BYTES = 1 << 20
 _ADDITION, _DELETION = ord("a"), ord("d")
 
 
 class Step(NamedTuple):
-    """`place`: where the line stands. `hints` is None if the line deletes the clauses of `integers`."""
+    """A step of a proof, at `place` in its file. `hints` is None if it deletes the clauses `integers`."""
 
     place: str
     id: int
@@ -160,18 +161,18 @@ class Step(NamedTuple):
 
 
 class MalformedStep(Exception):
-    """A part of a proof is no step of LRAT."""
+    """A part of a proof is not a step of LRAT."""
 
 
 def read_steps(file: BinaryIO) -> Iterator[Step]:
     """Yield all steps in order."""
     first = file.read(_CHUNK_BYTES)
-    # Each binary step holds a zero byte, and no text does.
+    # Each binary step contains a zero byte, and no text does.
     return _binary_steps(first, file) if b"\0" in first else _text_steps(first, file)
 
 
 class _Literals(dict[bytes, int]):
-    """Words as integers: one object per literal, which saves time and memory."""
+    """A table word -> integer with one object per literal, which saves time and memory."""
 
     def __missing__(self, word: bytes) -> int:
         self[word] = literal = int(word)
@@ -252,7 +253,7 @@ def _binary_steps(first: bytes, file: BinaryIO) -> Iterator[Step]:
 
 
 def _integers(data: bytes, place: str) -> list[int]:
-    """Decode integers. No byte of `data` is 0, so a last group is never empty: the encoding is unique."""
+    """Decode integers. No byte of `data` is 0, so no last group is empty, and the encoding is unique."""
     integers = []
     number = shift = 0
     for byte in data:
@@ -271,20 +272,20 @@ def _integers(data: bytes, place: str) -> list[int]:
 
 
 class Refuted(Exception):
-    """The proof proves nothing; the message says in one line where and why."""
+    """The proof is wrong. The message says in one line where and why."""
 
 
 class Checker:
-    """The clauses that hold at a point of the proof, by id."""
+    """The checker of one proof, with id -> clause for all clauses that hold at its present step."""
 
     def __init__(self, formula: Iterable[Sequence[int]]) -> None:
-        """Give clause k of the formula, counted from 1, the id k."""
+        """Begin with the formula, whose clause k, counted from 1, gets the id k."""
         self.clauses: dict[int, Clause] = {
             id_: tuple(dict.fromkeys(clause)) for id_, clause in enumerate(formula, 1)
         }
         self.steps = 0
         self._last_id = len(self.clauses)
-        #: all literals in any clause so far; others make RAT easy
+        #: literals of all clauses so far; a clause whose pivot's negation is not among them needs no hints
         self._known = {literal for clause in self.clauses.values() for literal in clause}
 
     def check(self, steps: Iterator[Step]) -> None:
@@ -327,7 +328,7 @@ class Checker:
         self._known.update(clause)
 
     def _propagate(self, hints: Sequence[int], false: set[int], step: Step) -> bool:
-        """Follow hints, adding to the false literals; return whether they lead to a contradiction."""
+        """Follow hints, add implied literals' negations to `false`; return whether a contradiction arises."""
         clauses = self.clauses
         for hint in hints:
             left = 0
@@ -368,7 +369,7 @@ class Checker:
 
 
 def _groups(hints: Sequence[int]) -> dict[int, list[int]]:
-    """Return the hints for each clause D, given as -D, H1, H2, ..."""
+    """Group hints `-D, H1, H2, ..., -E, ...` by the clauses D, E, ...: D -> [H1, H2, ...]."""
     groups: dict[int, list[int]] = {}
     group: list[int] = []
     for hint in hints:

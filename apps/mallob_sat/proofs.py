@@ -1,28 +1,28 @@
 """Solving with CaDiCaL while it writes a proof, in which clause k of the file has the number k.
 
-In LRAT hints name clauses by numbers, and CaDiCaL counts on its own: each given clause gets the next number,
-and so does each derived clause. CaDiCaL may derive clauses as soon as it is given a unit clause (with a
-single literal) or a clause with a literal twice. So the numbers would drift from those in the file. Instead:
+In LRAT, hints name clauses by numbers. CaDiCaL counts given clauses and derived clauses together, and may
+derive clauses as soon as it is given a unit clause (a single literal) or a clause that repeats a literal. So
+its numbers would differ from those in the file. Instead:
 
-1. Clauses with one literal or one literal twice are held back, and so are tautologies. In their place a
-   tautology is given, which takes the number and has no effect. So nothing can be derived, and n clauses have
-   the numbers 1 to n.
-2. The clauses held back follow, without repeated literals, unit clauses last. CaDiCaL's derivations meanwhile
-   are in its proof so far; the numbers missing there are those of the late clauses. For each late clause the
-   proof gets a line `ID CLAUSE 0 K 0`: it follows from the file's clause K. (A checker need not understand
-   that two equal literals are one; this line needs no such insight.)
+1. Unit clauses, clauses that repeat a literal, and tautologies are held back. In place of each, CaDiCaL gets
+   a tautology, which takes the number and has no effect. So CaDiCaL can derive nothing, and the n clauses
+   have the numbers 1 to n.
+2. The clauses held back except tautologies follow, without repeated literals, unit clauses last. CaDiCaL may
+   derive clauses between them, and writes these to its proof; the numbers that the proof lacks are those of
+   the late clauses. For each late clause a line `ID CLAUSE 0 K 0` is inserted: the late clause follows from
+   the file's clause K. (So a checker need not know that two equal literals are the same.)
 3. All later derivations of CaDiCaL are copied into the proof unchanged.
 
-DRAT names no clauses, so for DRAT all clauses are given as they are.
+DRAT does not name clauses, so for DRAT all clauses are given as they are.
 
-A proof passes a `Scribe` on its way to the disk: CaDiCaL does not check whether its writes succeed; on a full
-disk it would leave a proof with holes. So it writes into a pipe, and a child process of ours copies the bytes
-to the file, checking every write. The child ends with the pipe, hence also when the solver is killed.
+A proof passes a `Scribe` on its way to the disk: CaDiCaL does not check whether its writes succeed, so on a
+full disk it would leave a proof with holes. Instead it writes into a pipe, and a child process copies the
+bytes to the file and checks every write. The child ends when the pipe is closed, hence also when the solver
+is killed.
 
-Guarantees: `Scribe.deliver` gives the file its name only if every byte is on the disk; a formula is
-refuted with a complete proof, or an exception is raised. An answer UNSAT leaves its worker only with its
-proof in the file. Nothing is shared between solvers here, and no variable is renamed: a proof speaks of the
-formula's own clauses.
+Guarantees: `Scribe.deliver` gives the file its name only if every byte is on the disk; a formula is refuted
+with a complete proof, or an exception is raised. A worker answers UNSAT only when the proof is in its file.
+Solvers share no clauses, and no variable is renamed, because a proof is about the formula's own clauses.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from mallob_sat.solvers import Solver, Verdict
 _FIELD = "configuration"
 _F_SETPIPE_SZ = 1031
 _CHUNK_BYTES = 1 << 20
-#: number of bytes below which a reader waits a bit: CaDiCaL writes line by line, and a wake-up costs more
-#: than a line
+#: number of bytes read below which the copier pauses, because CaDiCaL writes line by line, and a wake-up
+#: costs more than a line
 _LITTLE_BYTES = 1 << 15
 _NAP_S = 0.005
 
 
 @contextmanager
 def writing_to(file: UnfinishedFile) -> Iterator[Scribe]:
-    """Context manager: a scribe for a file, closed in the end, delivered or not."""
+    """Context manager that yields a scribe for a file, and closes both in any case."""
     try:
         with Scribe(file) as scribe:
             yield scribe
@@ -70,12 +70,12 @@ def writing_to(file: UnfinishedFile) -> Iterator[Scribe]:
 
 
 class Scribe:
-    """The copier to a file of all that is written to `fileno()`, in this process or in C code."""
+    """A copier, in a child process, of all bytes that Python or C code writes to `fileno()`, to a file."""
 
     def __init__(self, file: UnfinishedFile) -> None:
         self._file = file
         ours, theirs = os.pipe()
-        with suppress(OSError):  # a large pipe, so that the solver seldom waits, unless pipes are scarce
+        with suppress(OSError):  # a large pipe, so that the solver seldom waits; refused if pipes are scarce
             fcntl(theirs, _F_SETPIPE_SZ, _CHUNK_BYTES)
         self._pid = os.fork()
         if self._pid == 0:
@@ -88,7 +88,7 @@ class Scribe:
 
     def __exit__(self, *_: object) -> None:
         if self._pid:  # not delivered
-            os.kill(self._pid, signal.SIGKILL)  # our child, not waited for yet, so the pid is its own
+            os.kill(self._pid, signal.SIGKILL)  # a child not waited for, so its pid was not given again
             self._wait()
 
     def fileno(self) -> int:
@@ -96,12 +96,15 @@ class Scribe:
 
     def write(self, lines: Iterable[str]) -> None:
         """Write lines that do not come from the solver."""
-        with suppress(BrokenPipeError):  # `deliver` knows the reason
+        with suppress(BrokenPipeError):  # `deliver` raises the reason
             self._pipe.writelines(lines)
             self._pipe.flush()
 
     def deliver(self) -> None:
-        """Wait until all is on the disk; other holders must have closed the pipe. Raises ResultFileError."""
+        """Wait until all bytes are on the disk, and deliver the file. Raises ResultFileError.
+
+        Other processes and C code must have closed the pipe.
+        """
         code = self._wait()
         if code != 0:
             code = code if code > 0 else errno.EIO
@@ -116,7 +119,7 @@ class Scribe:
 
 
 def _copy_and_exit(source_fd: int, target_fd: int) -> NoReturn:
-    """In the child, which must never return into the code of the worker. Exits with an error number."""
+    """Copy in the child, and exit with an error number; never return into the worker's code."""
     code = errno.EIO
     try:
         # The worker's socket and the pipe's other end must close when the worker ends.
@@ -138,7 +141,7 @@ def _copy_and_exit(source_fd: int, target_fd: int) -> NoReturn:
         os._exit(code)
 
 
-#: a clause of the file by its number there, each literal once
+#: number of a clause in the file, and the clause without repeated literals
 NumberedClause = tuple[int, list[int]]
 
 
@@ -149,8 +152,8 @@ class ProofFormat(Enum):
     DRAT = "drat"
 
 
-#: engines that can write a proof; the other CaDiCaL (1.5.3) knows no hints, PySAT does not offer kissat's
-#: proofs, and proofs of the minisat family were not tried
+#: format -> engines that can write it. CaDiCaL 1.5.3 knows no hints, PySAT does not offer kissat's proofs,
+#: and proofs of the minisat family were not tried
 PROVERS = {
     ProofFormat.LRAT: ("cadical195", "cadical300"),
     ProofFormat.DRAT: ("cadical195", "cadical153", "cadical300"),
@@ -170,13 +173,13 @@ def write_empty_clause_proof(formula: Formula, format_: ProofFormat, scribe: Scr
 
 
 class ProofOfSolver:
-    """The proof that a solver writes. Use: set options, `add`, solve, `close`."""
+    """The proof that a solver writes. Set options, then call `add`, solve, and call `close`."""
 
     def __init__(self, solver: Solver, format_: ProofFormat, scribe: Scribe) -> None:
         self._solver = solver
         self._format = format_
         self._scribe = scribe
-        #: file where CaDiCaL writes; lines written before the search must be renumbered
+        #: file that CaDiCaL writes; lines written before the search must be renumbered
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed in `close`)
         solver.trace_proof(self._file)
 
@@ -190,7 +193,7 @@ class ProofOfSolver:
         os.dup2(self._scribe.fileno(), self._file.fileno())
 
     def close(self) -> None:
-        """Have the solver write the rest of its proof, and free the solver."""
+        """Have the solver write the remainder of its proof, and free the solver."""
         self._solver.close()
         self._file.close()
 
@@ -204,7 +207,7 @@ class ProofOfSolver:
         self._scribe.write(number_late_clauses(self._lines(), late, formula.n_clauses + 1))
 
     def _add_in_order(self, formula: Formula) -> list[NumberedClause]:
-        """Give all clauses except those held back; return these, in the order in which they must follow."""
+        """Give all clauses but those held back; return the latter in the order in which they must follow."""
         repeating: list[NumberedClause] = []
         units: list[NumberedClause] = []
         starts, ends = formula.bounds()
@@ -226,16 +229,16 @@ class ProofOfSolver:
 
     def _lines(self) -> Iterator[str]:
         """Yield the lines that CaDiCaL has written so far; it writes whole lines."""
-        # Opened anew, since a copy of the descriptor would share CaDiCaL's position.
+        # Opened anew, because a copy of the descriptor would share CaDiCaL's position.
         with open(f"/proc/self/fd/{self._file.fileno()}", encoding="ascii") as file:
             yield from file
 
 
 def number_late_clauses(lines: Iterable[str], late: list[NumberedClause], next_id: int) -> Iterator[str]:
-    """Yield CaDiCaL's additions, with the lines of the late clauses between them.
+    """Yield CaDiCaL's additions, with the lines of the late clauses between them, up to the empty clause.
 
-    The lines end with the empty clause. Deletions are left out: they mostly concern the tautologies, whose
-    numbers belong to other clauses in the file. Raises RuntimeError if the numbers do not fit.
+    Deletions are left out, because they mostly concern the tautologies, whose numbers belong to other clauses
+    in the file. Raises RuntimeError if the numbers do not fit.
     """
     used = 0
 
@@ -264,11 +267,11 @@ def _is_addition(line: str) -> bool:
 
 
 def _special(formula: Formula, starts: NDArray[np.intp], ends: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Tell which clauses have fewer than two literals, or a variable twice."""
+    """Tell for each clause whether it has fewer than two literals, or a variable twice."""
     special: NDArray[np.bool_] = ends - starts < 2
     literals = formula.literals
     owner = np.repeat(np.arange(starts.size), ends - starts + 1)
-    # Sorted by clause and then variable; closing zeros do not matter.
+    # Sorted by clause, then by variable; the zeros that end clauses do not matter.
     order = np.lexsort((np.abs(literals), owner))
     variables, owners = np.abs(literals)[order], owner[order]
     twice = (variables[1:] == variables[:-1]) & (owners[1:] == owners[:-1])
@@ -278,7 +281,7 @@ def _special(formula: Formula, starts: NDArray[np.intp], ends: NDArray[np.intp])
 
 @dataclass(frozen=True, slots=True)
 class ProofRequest:
-    """The request for a proof in this file."""
+    """A request for a proof in a file."""
 
     file: ResultPath
     format: ProofFormat
@@ -317,7 +320,7 @@ class ProofSearch:
         self._payload = payload
 
     def run(self) -> Result:
-        """Search with a proof; raises InputError if the file cannot be written."""
+        """Search and write a proof. Raises InputError if the file cannot be written."""
         return solve_with_proof(self._formula, self._strategy, self._proof, self._payload)
 
     def close(self) -> None:
@@ -325,7 +328,7 @@ class ProofSearch:
 
 
 def solve_with_proof(formula: Formula, strategy: Strategy, proof: ProofRequest, payload: Payload) -> Result:
-    """Decide a formula without assumptions; UNSAT only with a complete proof in its file.
+    """Decide a formula without assumptions. The answer is UNSAT only if the proof in its file is complete.
 
     Raises InputError if the file cannot be written.
     """

@@ -1,4 +1,4 @@
-"""Renamings of a formula's variables: to search in another order, or to leave out unused ones."""
+"""Renamings of a formula's variables: to search in another order, or to leave out unused variables."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from mallob_sat.clauses import Clauses
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy
 
-#: largest name per variable for which a table is used, to bound its memory
+#: a table for renaming is used if the largest variable is at most this many times the number of variables
 _TABLE_PER_VARIABLE = 8
 
 
 @dataclass(frozen=True)
 class Renaming:
-    """A renaming of variables: `original[w]` is the variable that the solver knows as w (w >= 1)."""
+    """A renaming of variables: `original[w]` is the variable that the solver calls w (w >= 1).
+
+    None: variables keep their names.
+    """
 
     original: Literals | None
 
     @classmethod
     def for_strategy(cls, formula: Formula, strategy: Strategy) -> Renaming:
-        """Return a renaming: random if the strategy says so, dense if most variables never occur.
+        """Make a renaming: random if the strategy has a renaming seed, dense if most variables never occur.
 
-        Solvers take memory for every variable up to the largest.
+        Dense, because solvers take memory for every variable up to the largest.
         """
         sparse = formula.n_vars > 1000 + 2 * (formula.literals.size + formula.assumptions.size)
         if not sparse and strategy.renaming_seed is None:
@@ -41,7 +44,7 @@ class Renaming:
         return cls(np.concatenate((np.zeros(1, dtype=np.int32), used.astype(np.int32))))
 
     def n_vars(self, formula: Formula) -> int:
-        """Return how many variables the solver knows."""
+        """Return the number of variables that the solver knows."""
         return formula.n_vars if self.original is None else self.original.size - 1
 
     def apply(self, formula: Formula) -> Formula:
@@ -68,7 +71,7 @@ class Renaming:
 
     @cached_property
     def _new_names(self) -> Callable[[Literals], Literals]:
-        """Return the function that renames literals of the formula to the solver's."""
+        """Return the function that maps variables of the formula to the solver's variables."""
         assert self.original is not None
         n_vars, largest = self.original.size - 1, int(self.original.max())
         if largest <= _TABLE_PER_VARIABLE * n_vars:
@@ -86,7 +89,7 @@ class Renaming:
         return [int(self.original[abs(x)]) * (1 if x > 0 else -1) for x in literals]
 
     def undo_model(self, model: Literals, n_vars: int) -> Literals:
-        """Return the model over all variables of the formula; those that never occur are false."""
+        """Return the model over all variables of the formula; variables that never occur are false."""
         if self.original is None:
             return model
         full = -np.arange(1, n_vars + 1, dtype=np.int32)

@@ -1,12 +1,13 @@
-"""A search: one solver at work on a formula, alone or in its own process with clauses going in and out.
+"""A search: one solver decides a formula, alone, or in its own process while it gives and takes clauses.
 
-A search that trades runs in the native solver, if installed, which gives and takes clauses during its search.
-Otherwise a PySAT solver runs. Out: the solver writes its proof into memory that the worker process reads
-(`ProofStream`) during the search. In: the solver stops now and then, as its strategy says, and takes clauses
-that have come through a socket. PySAT's calls cannot be interrupted, so solvers that stop use conflict
-budgets, fitted to slices of time that grow, since each stop disturbs a search.
+This module runs PySAT's solvers; `native` runs native solvers, which exchange clauses during their search.
+PySAT's solvers give clauses in this way: the solver writes its proof into memory that the worker process
+reads (`ProofStream`) during the search. They take clauses in this way: the solver stops now and then, as its
+strategy says, and takes clauses that have come through a socket. PySAT's calls cannot be interrupted, so
+solvers that stop have conflict budgets, fitted to slices of time. Slices grow, because each stop disturbs a
+search.
 
-A model is checked before it leaves, so that a wrong one is an error of the job and no answer.
+A model is checked before it leaves its process, so that a wrong model is an error of the job and no answer.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ from mallob_sat.renaming import Renaming
 from mallob_sat.solvers import Solver, Verdict
 from mallob_sat.symmetries import breaking_clauses
 
-#: longest clauses that are worth sending
+#: length of the longest clauses that are worth sending
 CLAUSE_LENGTH_MAX = 12
-#: size up to which the worker process itself first tries a formula, for about the 10 ms that another process
-#: would take to begin
+#: number of literals up to which the worker process itself first tries a formula, for about the 10 ms that
+#: another process would take to begin
 _SMALL_LITERALS = 200_000
 _QUICK_CONFLICTS = 200
 _FIRST_CONFLICTS = 1000
-#: interval of exchange with a solver that trades at restarts
+#: time between two exchanges with a solver that exchanges clauses at restarts
 _EXCHANGE_INTERVAL_S = 0.05
-#: CPU time of undisturbed stable phases, which find models earlier, if two search; then the best clauses so
-#: far help proofs, and the first kissat leaves such phases to the second
+#: CPU time for which a search with stable phases takes no clauses if two searches run (less if more run),
+#: because it then finds models earlier. After that, the best clauses so far help proofs, and the first kissat
+#: leaves stable phases to the second
 UNDISTURBED_S = 3.0
 _MISSED_LITERALS_MAX = 5_000
 _SLICE_MIN_S = 0.4
 _SLICE_MAX_S = 4.0
-#: length of a slice, as part of the time searched so far
+#: length of a slice, as a share of the time searched so far
 _SLICE_SHARE = 0.1
 _CONFLICTS_MIN = 200
 _CONFLICTS_MAX = 5_000_000
@@ -62,7 +64,7 @@ def solve(formula: Formula, strategy: Strategy) -> Result:
 
 
 def solve_quickly(formula: Formula, strategy: Strategy) -> Result | None:
-    """Return the answer, if it is found almost at once."""
+    """Return the answer if it is found within some milliseconds; else None."""
     trivial = solve_trivial(formula)
     if (
         trivial is not None
@@ -77,7 +79,7 @@ def solve_quickly(formula: Formula, strategy: Strategy) -> Result | None:
 
 
 def solve_trivial(formula: Formula) -> Result | None:
-    """Return answers that need no solver: an empty clause, no clause, assumptions x and -x."""
+    """Return the answer if it needs no solver: for an empty clause, no clauses, or assumptions x and -x."""
     if formula.has_empty_clause:
         return Result(UNSATISFIABLE, [])
     assumed = set(formula.assumptions.tolist())
@@ -103,7 +105,7 @@ class _Loadable(Protocol):
 
 
 class Task:
-    """A formula as its strategy wants it, loaded into a solver, with the `assumptions` to solve under."""
+    """A formula, renamed as its strategy says and loaded into a solver, and the renamed `assumptions`."""
 
     def __init__(self, formula: Formula, strategy: Strategy, renaming: Renaming, solver: _Loadable) -> None:
         self._formula = formula
@@ -117,7 +119,7 @@ class Task:
             solver.set_phases(random_phases(renamed.n_vars, strategy.phase_seed))
 
     def result(self, answer: Verdict) -> Result:
-        """Return the solver's answer in terms of the formula. Raises RuntimeError if its model is wrong."""
+        """Convert the solver's answer into the formula's variables. Raises RuntimeError for a wrong model."""
         fields = {"solver": self._strategy.title}
         if answer is Verdict.UNSATISFIABLE:
             return Result(UNSATISFIABLE, self._renaming.undo_literals(self._solver.core()), fields)
@@ -127,7 +129,7 @@ class Task:
 
 
 def set_up(strategy: Strategy, further_options: tuple[tuple[str, int], ...] = ()) -> Solver:
-    """Return a solver with its options and without clauses."""
+    """Make a solver with its options and without clauses."""
     solver = Solver(strategy.solver)
     if Solver.has_options(strategy.solver):
         for name, value in strategy.options + further_options:
@@ -153,16 +155,16 @@ def check_model(formula: Formula, model: Literals, strategy: Strategy) -> None:
 
 
 class Search(FiguredSearch):
-    """An attempt to decide a formula, for `race`: `run` in a child, all else in the worker process."""
+    """An attempt to decide a formula, for `race`. A child calls `run`, the worker process all else."""
 
     def __init__(self, formula: Formula, strategy: Strategy, searches: Callable[[], int] = lambda: 1) -> None:
-        """`searches`: how many the job has at present."""
+        """Prepare the search. `searches` returns the job's present number of searches."""
         super().__init__(strategy.title)
         self._formula = formula
         self._strategy = strategy
         self._searches = searches
         self._goes_its_way = ("stable", 2) in strategy.options or strategy.leaves_stable_phases
-        #: byte shared with the child: 1 if it must leave stable phases to another solver
+        #: byte shared with the child: 1 if the child must leave stable phases to another solver
         self._focuses = mmap.mmap(-1, 1)
         self._missed = HeldBack(_MISSED_LITERALS_MAX)
         self._renaming = Renaming.for_strategy(formula, strategy)
@@ -182,20 +184,20 @@ class Search(FiguredSearch):
     # --- in the worker process ----------------------------------------------------------------
 
     def learned(self) -> Clauses:
-        """Return the clauses learned since the last call that are not from us, best first."""
+        """Return the clauses learned since the last call, without clauses known before, best first."""
         if self._proof is None:
             return Clauses.none()
         self._focuses[0] = self._strategy.leaves_stable_phases and not self._is_undisturbed
         return self._known.take_new(self._renaming.undo_clauses(self._proof.take()))
 
     def skip_learned(self) -> None:
-        """Skip learned clauses, since there is no worker to share them with."""
+        """Discard learned clauses, because no other search can use them."""
         if self._proof is not None:
             self._focuses[0] = False
             self._proof.skip()
 
     def give(self, clauses: Clauses) -> int:
-        """Hand clauses to the solver; return how many of them are new to it."""
+        """Give clauses to the solver; return the number of clauses that are sent."""
         if self._inlet is None:
             return 0
         new = self._known.take_new(clauses)
@@ -226,7 +228,7 @@ class Search(FiguredSearch):
         breaking = self._breaking_clauses()
         strategy = replace(self._strategy, breaks_symmetries=bool(breaking))
         solver = set_up(strategy)
-        if self._proof is not None and not breaking:  # clauses learned with these must not be shared
+        if self._proof is not None and not breaking:  # clauses learned with `breaking` must not be shared
             solver.trace_proof(os.fdopen(os.dup(self._proof.fd), "w+b", buffering=0))
         task = Task(self._formula, strategy, self._renaming, solver)
         for clause in breaking:
@@ -239,13 +241,13 @@ class Search(FiguredSearch):
         return task.result(self._search_in_slices(solver, task.assumptions, self._childs_inlet))
 
     def _breaking_clauses(self) -> list[list[int]]:
-        """Return symmetry-breaking clauses in the solver's names, with new variables."""
+        """Return symmetry-breaking clauses over the solver's variables and new ones."""
         if not self._strategy.breaks_symmetries or self._formula.assumptions.size:
             return []
         return breaking_clauses(self._renaming.apply(self._formula))
 
     def trade(self, solver: Solver) -> None:
-        """Give learned clauses and take foreign ones, during the search."""
+        """Give learned clauses and take foreign clauses, at a restart of the search."""
         solver.flush_proof()
         if self._strategy.leaves_stable_phases:
             solver.focus(bool(self._focuses[0]))
@@ -280,9 +282,9 @@ class Search(FiguredSearch):
 
 
 def trade_of(formula: Formula, strategy: Strategy) -> Trade:
-    """Return the trade that the strategy's solver is capable of.
+    """Return the strategy's trade if its solver is capable of it on this formula, else NOTHING.
 
-    Kissat gets assumptions as clauses, so its learned clauses would depend on them.
+    Kissat gets assumptions as clauses, so with assumptions its learned clauses would depend on them.
     """
     is_kissat = strategy.trade is not Trade.NOTHING and not Solver.takes_assumptions(strategy.solver)
     if is_kissat and (formula.assumptions.size or not Solver.trades_at_restarts(strategy.solver)):

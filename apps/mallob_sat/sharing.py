@@ -1,40 +1,40 @@
-"""Clause sharing along the job tree (P 2.2): the best learned clauses of all workers to all workers.
+"""Clause sharing along the job tree (P 2.2): all workers get the best learned clauses of all workers.
 
-Every `PERIOD_S`, in small jobs more often, the root starts an all-reduction over the tree as it is
+Every `PERIOD_S`, in small jobs more often, the root starts an all-reduction over the present tree
 (`TreeReduction`, which copes with workers that join, leave or are suspended meanwhile). Each worker gives the
 best clauses that its solvers have learned since the last reduction. On the way up, sets of clauses are
 united, without duplicates, and cut to a size that grows more slowly than the number of workers, so that no
-worker in a large tree is flooded. The clauses that come down are handed to the solvers.
+worker in a large tree gets too many clauses. The clauses that come down are given to the solvers.
 
-A worker that has just come, or has missed epochs while it was suspended, asks its parent for the
-best clauses so far. Each worker keeps a bounded set of the best clauses that it has heard.
+A worker that has just joined, or has missed epochs while it was suspended, asks its parent for the best
+clauses so far. Each worker keeps a bounded set of the best clauses that it has received.
 
 Soundness: which clauses may be shared, and why
 ------------------------------------------------
 Only clauses that follow from the formula F alone are shared. So losing, repeating or mixing up messages can
-cost time but never a right answer: a solver always holds F and consequences of F only. The proof, by
+cost time but never make an answer wrong: a solver always has F and consequences of F only. The proof, by
 induction over the exchange, rests on these points.
 
-1. What solvers derive. Solvers that give (`portfolio.TRADES`) are of two kinds. The minisat family (glucose,
-   maplecm) is run without a preprocessor and learns by resolution alone. CaDiCaL keeps two promises:
-   every clause that it holds over F's variables follows from F, and a model of its irredundant clauses
-   extends to one of F. It *removes* clauses by steps that only preserve satisfiability (elimination of
-   variables, blocked and covered clauses), but adds none by them; the exception is bounded variable
-   addition (`factor`, CaDiCaL 3.0), which defines new variables. A definition loses no model of F, so its
-   consequences over F's own variables follow from F; clauses with other variables are not passed on
-   (`ProofStream.variable_max`). `native/src/exchange.cpp` names the witnesses, file by file. Kissat keeps the
-   same promises, `factor` included (see `kissat_door`); with assumptions, which it takes as clauses, it does
-   not share. Lingeling and the others neither give nor take.
-2. Assumptions are decisions for all these solvers, so no learned clause depends on assumptions.
-   Hence workers of revisions, or of one formula under assumptions, may keep what they have learned.
-3. Coming in. A consequence of F that comes as one more clause keeps both promises: the first at once, the
-   second since it removes no model of F. PySAT's solvers take such a clause between two calls, where CaDiCaL
-   restores removed clauses over its variables; kissat and native solvers take it during the search, but not
-   if one of its variables has been eliminated. Clauses learned afterwards follow from F again.
+1. What solvers derive. Solvers that give clauses (`portfolio.TRADES`) are of two kinds. The minisat family
+   (glucose, maplecm) runs without a preprocessor and learns by resolution alone. CaDiCaL keeps two promises:
+   every clause that it has over F's variables follows from F, and a model of its irredundant clauses extends
+   to a model of F. It *removes* clauses by steps that only preserve satisfiability (elimination of variables,
+   blocked and covered clauses), but adds none by them; the exception is bounded variable addition (`factor`,
+   CaDiCaL 3.0), which defines new variables. A definition loses no model of F, so its consequences over F's
+   own variables follow from F; clauses with other variables are not passed on (`ProofStream.variable_max`).
+   `native/src/exchange.cpp` names the places in CaDiCaL's code, file by file. Kissat keeps the same promises,
+   also for `factor` (see `kissat_door`); with assumptions, which it takes as clauses, it does not share.
+   Lingeling and all other solvers neither give nor take.
+2. Assumptions are decisions for all these solvers except kissat, so no learned clause depends on assumptions.
+   Hence workers of revisions, or of one formula under assumptions, may keep their learned clauses.
+3. Taking clauses. A consequence of F, taken as one more clause, keeps both promises: the first at once, the
+   second because it removes no model of F. PySAT's solvers take such a clause between two calls, where
+   CaDiCaL restores removed clauses over its variables; kissat and native solvers take it during the search,
+   but not if one of its variables has been eliminated. Clauses learned afterwards follow from F again.
 4. Renaming. A solver with renamed variables (`renaming`) gives and takes clauses in the formula's names; a
    renaming is a bijection on the formula's variables.
-5. Enumeration, cores and proofs add clauses that do *not* follow from F (forbidden solutions, selectors),
-   or must not depend on anybody: their solvers never share.
+5. Enumeration, cores and proofs add clauses that do *not* follow from F (forbidden solutions, selectors), or
+   must not use foreign clauses: their solvers never share.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ from mallob_py.kit import Result, TreeMessage, TreeReduction, WorkerContext
 from mallob_sat.clauses import Clauses, KnownClauses, union
 from mallob_sat.figures import UNTOLD, Figures
 
-#: figures of a worker
+#: figures of a worker: name -> value
 Row: TypeAlias = dict[str, Any]
 
 PERIOD_S = 0.5
-#: period per worker, and the shortest period: a few short searches gain most from early clauses
+#: period per search, and the shortest period: a few short searches gain most from early clauses
 _PERIOD_PER_WORKER_S = 0.025
 _PERIOD_MIN_S = 0.1
-#: multiple of the period after which clauses are shared although the solvers have hardly got any CPU time
+#: multiple of the period after which clauses are shared even if the solvers have hardly got any CPU time
 _LATE = 16
-#: most literals that one worker may give per epoch
+#: greatest number of literals that one worker's thread may give per epoch
 LITERALS_PER_WORKER = 1500
-#: factor of the number of shared literals for twice the workers
+#: factor by which the number of shared literals grows if the number of workers doubles
 _GROWTH = 1.75
 _UNSHARED_LITERALS_MAX = 4 * LITERALS_PER_WORKER
 _BEST_LITERALS_MAX = 20_000
-#: batches heard of after which only the best of their clauses are kept
+#: number of received batches after which only the best of their clauses are kept
 _BATCHES_MAX = 16
 _ASK_AGAIN_S = 2.0
 
-#: workers of a job whose figures the winner's result holds
+#: greatest number of workers whose figures a result contains
 _FIGURES_MAX = 64
 
-#: header of a part: workers, bytes of their figures, which come before their clauses
+#: header of a part: number of workers, size of their figures, which come before their clauses
 _PART = struct.Struct("<II")
 #: header: magic, kind, index of the asking worker
 _HEADER = struct.Struct("<3scI")
@@ -83,12 +83,12 @@ _BEST = b"!"
 
 
 def literals_max(workers: int) -> int:
-    """Return the most literals that the clauses of this many workers may have together."""
+    """Return the greatest number of literals that the clauses of this many workers may have in all."""
     return int(LITERALS_PER_WORKER * math.pow(_GROWTH, math.log2(workers)))
 
 
 class Partner(Protocol):
-    """A search at this worker."""
+    """A search of this worker, as sharing uses it."""
 
     @property
     def title(self) -> str:
@@ -104,20 +104,20 @@ class Partner(Protocol):
         ...
 
     def learned(self) -> Clauses:
-        """Return the clauses learned since the last call that are not from us, best first."""
+        """Return the clauses learned since the last call, without clauses known before, best first."""
         ...
 
     def skip_learned(self) -> None:
-        """Skip learned clauses, since there is no worker to share them with."""
+        """Discard learned clauses, because no other search can use them."""
         ...
 
     def give(self, clauses: Clauses) -> int:
-        """Hand clauses to the search; return how many of them are new to it."""
+        """Give clauses to the search; return the number of clauses that are sent."""
         ...
 
 
 class Sharing:
-    """One worker's part in the sharing; only `turn` must be called."""
+    """One worker's part in the sharing. The worker must call `turn` repeatedly."""
 
     def __init__(
         self,
@@ -125,26 +125,26 @@ class Sharing:
         has_partners: Callable[[int], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`has_partners`: tells whether among this many searches there are two that can share."""
+        """Begin. `has_partners` tells whether at least two of this many searches exchange clauses."""
         self._context = context
         self._has_partners_among = has_partners
-        #: the last question to `has_partners`, and its answer
+        #: the last argument of `has_partners`, and its answer
         self._asked = (1, False)
         self._clock = clock
         self._reduction = TreeReduction(context, self._contribution, _combined, clock=clock)
-        #: learned here and not given yet
+        #: clauses that this worker has learned and not given yet
         self._unshared = Clauses.none()
-        #: given by us or heard of: not to be given again
+        #: clauses given by this worker or received, which must not be given again
         self._known = KnownClauses()
-        #: batches of clauses heard of, among them the best so far
+        #: received batches of clauses, which contain the best clauses so far
         self._heard: list[Clauses] = []
-        #: the next period's begin at the earliest and at the latest, its length, CPU time at the last one
+        #: earliest and latest begin of the next period; length of a period; CPU time when the last one began
         self._next_s = clock() + _PERIOD_PER_WORKER_S
         self._late_s = self._next_s
         self._period_s = 0.0
         self._searched_s = 0.0
         self._last_epoch: int | None = None
-        #: time to ask for the best clauses so far; None: they are here
+        #: time to ask for the best clauses so far; None: this worker has them
         self._ask_s: float | None = clock() if context.index > 0 else None
         self.learned = 0
         self.given = 0
@@ -152,12 +152,12 @@ class Sharing:
         self.taken = 0
         #: hashes of the clauses given last
         self._given_last: set[int] = set()
-        #: figures of all workers, by index, as far as heard of
+        #: index of a worker -> its last figures received
         self._figures: dict[int, Row] = {}
         self._searches: Collection[Partner] = ()
 
     def counted(self, result: Result) -> Result:
-        """Return the result with the numbers of shared clauses, and all workers' figures, in its fields."""
+        """Add the numbers of shared clauses and the workers' figures to a result's fields."""
         fields: dict[str, Any] = {"shared_clauses": {"given": self.given, "taken": self.taken}}
         if self._figures:
             self._figures[self._context.index] = self._row()
@@ -187,7 +187,7 @@ class Sharing:
         }
 
     def turn(self, messages: list[TreeMessage], searches: Collection[Partner]) -> None:
-        """Take in messages, hand clauses out, and collect and start what is due."""
+        """Take in messages, give clauses to searches, collect learned clauses, and start epochs when due."""
         self._searches = searches
         now = self._clock()
         finished, others = self._reduction.advance(messages)
@@ -211,7 +211,7 @@ class Sharing:
                 self._reduction.start()
 
     def _is_due(self, now: float) -> bool:
-        """Tell whether a period has passed, for solvers: on busy cores they learn less in the same time."""
+        """Tell whether the next period begins. Periods are CPU time: on busy cores solvers learn less."""
         searched_s = max((search.cpu_s() for search in self._searches), default=0.0)
         if now < self._next_s or (0 <= searched_s - self._searched_s < self._period_s and now < self._late_s):
             return False
@@ -252,12 +252,12 @@ class Sharing:
         self.taken += sum(search.give(clauses) for search in searches)
 
     def _best(self) -> Clauses:
-        """Return the best clauses heard of so far."""
+        """Return the best clauses received so far."""
         best, _ = union(self._heard).best(_BEST_LITERALS_MAX)
         return best
 
     def _take(self, message: TreeMessage, searches: Collection[Partner]) -> None:
-        """A question, or the answer to one."""
+        """Handle a question for the best clauses, or the answer to such a question."""
         if message.data[: len(_MAGIC)] != _MAGIC or message.returned:
             return
         _, kind, index = _HEADER.unpack_from(message.data)

@@ -1,12 +1,12 @@
-"""Sequential SAT solvers behind one small class: the only file that knows PySAT.
+"""Sequential SAT solvers behind one small class, which hides PySAT.
 
-It uses `pysolvers`, PySAT's compiled module, rather than `pysat.solvers`: `pysolvers` imports in half the
-time, takes clauses straight from an int32 buffer (a million clauses in 1.2 s instead of 2.5 s) and sets
-options that the public classes hide. PySAT does not promise it, so the version is pinned and the tests
-exercise every engine.
+The class uses `pysolvers`, PySAT's compiled module, rather than `pysat.solvers`: `pysolvers` imports in half
+the time, takes clauses directly from an int32 buffer (a million clauses in 1.2 s instead of 2.5 s) and sets
+options that the public classes hide. PySAT does not promise that `pysolvers` stays the same, so its version
+is pinned and the tests run every engine.
 
-The calls hold the interpreter's lock and cannot be interrupted: use them in a process that may be stopped and
-killed. Guarantees: engines have PySAT's names; `model` assigns each variable 1..n_vars once, in order.
+The calls hold the interpreter's lock and cannot be interrupted: make them in a process that may be stopped
+and killed. Guarantees: engines have PySAT's names; `model` assigns each variable 1..n_vars once, in order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Verdict(Enum):
 
     SATISFIABLE = 1
     UNSATISFIABLE = -1
-    #: the conflict budget was used up
+    #: the conflict budget is used up
     UNDECIDED = 0
 
 
@@ -40,13 +40,13 @@ class Family(Enum):
     CADICAL = "cadical"
     MINISAT = "minisat"
     LINGELING = "lingeling"
-    #: answers one call only, without assumptions or budget
+    #: answers only one call, without assumptions or budget
     KISSAT = "kissat"
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A solver in `pysolvers`, and the way to call it."""
+    """A solver in `pysolvers`: the prefix of its functions, and its family."""
 
     prefix: str
     family: Family
@@ -72,7 +72,7 @@ ENGINES: Mapping[str, Engine] = {
 
 
 class Solver:
-    """One sequential solver with its formula. Use: options, formula, phases, then solve."""
+    """One sequential solver with its formula. Set options, add the formula, set phases, then solve."""
 
     def __init__(self, engine: str) -> None:
         self._engine = ENGINES[engine]
@@ -88,7 +88,7 @@ class Solver:
 
     @staticmethod
     def has_budget(engine: str) -> bool:
-        """Tell whether one of `ENGINES` can be stopped by `solve_for`."""
+        """Tell whether the solver can be stopped by `solve_for`."""
         return engine in ENGINES and ENGINES[engine].family not in (Family.KISSAT, Family.LINGELING)
 
     @staticmethod
@@ -103,13 +103,13 @@ class Solver:
 
     @staticmethod
     def has_options(engine: str) -> bool:
-        """Tell whether the solver has options that can be set here."""
+        """Tell whether `set_option` can set options of the solver."""
         family = ENGINES[engine].family
         return family is Family.CADICAL or (family is Family.KISSAT and door_is_open())
 
     @staticmethod
     def trades_at_restarts(engine: str) -> bool:
-        """Tell whether the solver exchanges clauses during its search, not only between searches."""
+        """Tell whether the solver can exchange clauses during its search, not only between calls."""
         return ENGINES[engine].family is Family.KISSAT and door_is_open()
 
     def _function(self, name: str) -> Callable[..., Any]:
@@ -118,7 +118,7 @@ class Solver:
         return function
 
     def set_option(self, name: str, value: int) -> None:
-        """Set one of CaDiCaL's or kissat's options; to be done before the formula is added."""
+        """Set one of CaDiCaL's or kissat's options. Must be called before the formula is added."""
         if self._door is not None:
             self._door.set_option(name, value)
         elif self._family is Family.CADICAL:
@@ -129,8 +129,8 @@ class Solver:
     def trace_proof(self, file: RawIOBase) -> None:
         """Have the solver write its proof to `file`, open for reading and writing.
 
-        To be called after setting options and before adding clauses. CaDiCaL writes line by line and does not
-        notice failures.
+        Must be called after setting options and before adding clauses. CaDiCaL writes line by line and does
+        not notice when writing fails.
         """
         if self._door is not None:
             self._door.trace_proof(file.fileno())
@@ -146,7 +146,7 @@ class Solver:
             pysolvers.flushpr(self._tracer)
 
     def at_restarts(self, action: Callable[[], None], interval_s: float) -> None:
-        """Call `action` at restarts of `solve`, at most at this interval.
+        """Call `action` at restarts of `solve`, at most every `interval_s`.
 
         The action may flush the proof and `give` clauses. Raises ValueError unless `trades_at_restarts`.
         """
@@ -156,17 +156,17 @@ class Solver:
         self._door.at_restarts(action, interval_s)
 
     def give(self, clauses: Clauses) -> int:
-        """Add clauses that follow from the formula, at a restart; return how many are used."""
+        """Add clauses that follow from the formula, at a restart; return how many the solver uses."""
         assert self._door is not None
         return self._door.give(clauses)
 
     @property
     def removed(self) -> int:
-        """Return how many clauses given have variables that the solver has eliminated."""
+        """Return the number of given clauses over variables that the solver has eliminated."""
         return 0 if self._door is None else self._door.removed
 
     def focus(self, is_wanted: bool) -> None:
-        """Avoid stable phases while wanted, after the present one; to be called at each restart."""
+        """Avoid stable phases, after the present one, while `is_wanted`. Must be called at each restart."""
         assert self._door is not None
         self._door.focus(is_wanted)
 
@@ -183,14 +183,14 @@ class Solver:
             self._function("del")(handle)
 
     def __del__(self) -> None:
-        # PySAT does not free garbage. When the interpreter ends, this module's names may be gone before.
+        # PySAT does not free solvers by itself. At the interpreter's end, names of this module may be gone.
         try:  # noqa: SIM105
             self.close()
         except Exception:
             pass
 
     def declare_variables(self, n_vars: int) -> None:
-        """Have models of at least `n_vars` variables."""
+        """Declare that the formula has at least `n_vars` variables, which models must assign."""
         self._n_vars = max(self._n_vars, n_vars)
 
     def add_clause(self, literals: Sequence[int] | memoryview) -> None:
@@ -198,23 +198,23 @@ class Solver:
         self._function("add_cl")(self._handle, literals)
 
     def add_formula(self, formula: Formula) -> None:
-        """Add all clauses. The formula's assumptions are left to `solve`."""
+        """Add all clauses. Pass the formula's assumptions to `solve`."""
         self.declare_variables(formula.n_vars)
-        # An iterator up to the next 0 for each clause: fast, and without memory.
+        # Each clause is an iterator up to the next 0, which is fast and takes no memory.
         literal = iter(np.ascontiguousarray(formula.literals).data).__next__
         add, handle = self._function("add_cl"), self._handle
         for _ in range(formula.n_clauses):
             add(handle, iter(literal, 0))
 
     def set_phases(self, literals: Sequence[int]) -> None:
-        """Prefer these literals in decisions. Without effect on kissat."""
+        """Prefer these literals in decisions. This has no effect on kissat."""
         if self._family is not Family.KISSAT:
             self._function("setphases")(self._handle, literals)
 
     def propagate(self, assumptions: Sequence[int]) -> tuple[bool, list[int]]:
-        """Return whether literals hold together by unit propagation alone, and what follows from them.
+        """Propagate assumptions; return whether no conflict arises, and the implied literals.
 
-        Raises ValueError for solvers that cannot tell.
+        Raises ValueError for solvers that cannot propagate.
         """
         if self._family in (Family.KISSAT, Family.LINGELING):
             raise ValueError(f"{self._engine.prefix} does not propagate")
@@ -230,13 +230,13 @@ class Solver:
                 self._function("add_cl")(self._handle, [literal])
             found = self._function("solve")(self._handle, 0)
             if self._door is not None:
-                self._door.raise_failure()  # else the failure would pass for UNSATISFIABLE
+                self._door.raise_failure()  # otherwise the failure would look like UNSATISFIABLE
         else:
             found = self._function("solve")(self._handle, self._assumptions, 0)
         return self._answer(1 if found else -1)
 
     def solve_for(self, conflicts: int, assumptions: Sequence[int] = ()) -> Verdict:
-        """Search through at most about this many conflicts; call again to go on."""
+        """Search for about `conflicts` conflicts at most. Call again to continue."""
         self._has_model = False
         self._assumptions = list(assumptions)
         self._check_has_budget()
@@ -249,7 +249,7 @@ class Solver:
 
     @property
     def conflicts(self) -> int:
-        """Return the conflicts in all calls so far. Raises ValueError for solvers that cannot tell."""
+        """Return the number of conflicts so far. Raises ValueError for solvers that do not report it."""
         if self._door is not None:
             return self._door.conflicts
         self._check_has_budget()
@@ -276,7 +276,7 @@ class Solver:
         return model
 
     def core(self) -> list[int]:
-        """Return, after UNSATISFIABLE, assumptions that cannot hold together, smallest variable first."""
+        """Return assumptions that cannot hold together, after UNSATISFIABLE; smallest variable first."""
         if not self._assumptions:
             return []
         if self._family is Family.KISSAT:

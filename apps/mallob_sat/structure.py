@@ -1,4 +1,4 @@
-"""The structure of a formula that decides which solvers come first: XORs, or clauses drawn by lot."""
+"""The structure of a formula that decides which solvers come first: XORs, or random clauses."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from numpy.typing import NDArray
 
 from mallob_sat.formula import Formula, Literals
 
-#: sizes of XORs: longer ones are usually cut, since an XOR of n variables takes 2^(n-1) clauses
+#: numbers of variables of XORs; longer XORs are usually split, because an XOR of n variables takes 2^(n-1)
+#: clauses
 _XOR_SIZES = range(3, 7)
-#: range of the share of positive literals in random formulas
+#: smallest and largest share of positive literals in random formulas
 _POSITIVE_SHARES = (0.45, 0.55)
 _DISPERSIONS = (0.5, 1.6)
 
 
 def xor_share(formula: Formula) -> float:
-    """Return the share of clauses that together say XORs (of 3 to 6 variables), from 0 to 1.
+    """Return the share, from 0 to 1, of clauses that belong to XORs of 3 to 6 variables.
 
-    Only the first half million literals are examined. A full adder has 8 such clauses of 14 and multipliers
-    less than half; parity problems have two thirds and more.
+    Only the first half million literals are examined. In a full adder 8 of 14 clauses belong to XORs, in
+    multipliers less than half, in parity problems two thirds and more.
     """
     block = _first_clauses(formula)
     ends, lengths = _bounds(block)
@@ -33,10 +34,11 @@ def xor_share(formula: Formula) -> float:
 def is_random(formula: Formula) -> bool:
     """Tell whether a formula looks like uniform random k-SAT, k > 2.
 
-    That means: all clauses have one length, half of the literals are positive, and variables occur as often
-    as by chance (dispersion: variance over mean). Encodings have clauses of several lengths, or variables
-    that occur equally often, or a few that occur in very many clauses. Only the first half million literals
-    are examined; beyond about 300,000 variables these are too few to tell, and the answer is no.
+    That means: all clauses have the same length, half of the literals are positive, and the numbers of
+    occurrences vary as by chance (dispersion: variance over mean). Encodings have clauses of several lengths,
+    or variables that occur equally often, or a few variables that occur in very many clauses. Only the first
+    half million literals are examined; beyond about 300,000 variables these are too few, and the answer is
+    no.
     """
     block = _first_clauses(formula)
     _, lengths = _bounds(block)
@@ -69,7 +71,7 @@ def _rows_of(literals: Literals, ends: NDArray[np.intp], lengths: NDArray[np.int
 
 
 def _count_xors(clauses: Literals) -> int:
-    """Return the number of XORs that clauses of one length, one per row, express."""
+    """Count the XORs that are expressed by clauses of one length, given as rows."""
     size = clauses.shape[1]
     needed: int = 2 ** (size - 1)
     if len(clauses) < needed:

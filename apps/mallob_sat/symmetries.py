@@ -1,22 +1,24 @@
-"""Symmetries of a formula, and clauses that leave one assignment of those symmetric to each other.
+"""Symmetries of a formula, and clauses that exclude assignments that are symmetric to others.
 
 A symmetry is a permutation of the literals that keeps negation and maps the formula's clauses to its clauses.
-It maps models to models. So the search may be confined to the first assignments, in some order, among
-symmetric ones. `breaking_clauses` expresses a part of this restriction (lex-leaders, Crawford et al. 1996): a
-formula with these clauses has a model if and only if it has one without them. They do not follow from the
-formula, so clauses learned with them must not be shared.
+It maps models to models. So a search may look only for models that are the first, in some order, among all
+assignments symmetric to them. `breaking_clauses` expresses a part of this restriction (lex-leaders, Crawford
+et al. 1996): a formula with these clauses has a model if and only if the formula without them has one. The
+clauses do not follow from the formula, so clauses learned with them must not be shared.
 
 Symmetries are found as in saucy and bliss: colours of literals are refined by the colours around them until
 they are stable; then one literal gets a colour of its own, and in a copy of the graph another literal of the
-same colour gets it; this is repeated until the colours determine the map. Colours are numbers (hashes of the
-surroundings); the map is checked on the clauses themselves.
+same former colour gets that colour; this is repeated until the colours determine a map. Colours are hashes of
+the surroundings, so the map is checked on the clauses themselves.
 
 Why the clauses are sound. Let the base b1, b2, ... be literals of different variables, and order assignments
-by the values of b1, b2, ..., and then of the other variables, false before true. Let A be the least of the
-assignments that are symmetric to a model. Then for each symmetry p, A is at most A after p, hence (1) as long
-as A gives the first literals of this order the values of their images, the next one is at most its image;
-(2) if p leaves b1 to b(k-1) where they are, bk implies its image. Each clause says (1) or (2) for some p,
-and A satisfies all of them at once.
+by the values of b1, b2, ..., and then of the other variables, false before true. Let A be the first of the
+assignments that are symmetric to a model. Then for each symmetry p, A does not come after A mapped by p.
+Hence
+(1) if A gives the first k literals of this order the same values as their images, then literal k + 1 implies
+    its
+image in A; (2) if p maps b1 to b(k-1) to themselves, bk implies its image. Each clause says (1) or (2) for
+some p, and A satisfies all these clauses.
 """
 
 from __future__ import annotations
@@ -32,21 +34,23 @@ from mallob_sat.formula import Formula
 Colours = NDArray[np.uint64]
 Permutation = NDArray[np.int64]
 
-#: most literals of a formula that is examined
+#: greatest number of literals of a formula that is examined
 LITERALS_MAX = 500_000
-#: most work, in literals whose colour was refined (up to half a second), in all and before the first symmetry
+#: greatest number of literals whose colours are refined (about half a second), in all and before the first
+#: symmetry
 _WORK_MAX, _FIRST_WORK_MAX = 20_000_000, 5_000_000
-#: most futile attempts from one literal, and from all; each symmetry found allows as many further attempts
+#: greatest number of futile attempts from one literal, and in all; each symmetry found allows as many more
 _FUTILE_MAX, _ALL_FUTILE_MAX = 5, 20
-#: most literals of a lex-leader
+#: greatest number of literals of a lex-leader
 _LEADER_LITERALS_MAX = 60
 _MULTIPLIERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def breaking_clauses(formula: Formula) -> list[list[int]]:
-    """Return clauses that keep at least one model of the formula, if it has any; [] without symmetries.
+    """Return clauses that exclude symmetric assignments but not all models; []: no symmetries were found.
 
-    They may have new variables, with numbers above the formula's. The formula must have no empty clause.
+    The clauses may have new variables, with numbers above the formula's. The formula must have no empty
+    clause.
     """
     if not 0 < formula.literals.size <= LITERALS_MAX:
         return []
@@ -63,7 +67,7 @@ def _mixed(numbers: Colours) -> Colours:
 
 
 class _Graph:
-    """Literals and clauses. Literal v is number 2v - 2, its negation 2v - 1."""
+    """A formula as a graph of literals and clauses. Literal v has the number 2v - 2, its negation 2v - 1."""
 
     def __init__(self, formula: Formula) -> None:
         integers = formula.literals
@@ -84,11 +88,11 @@ class _Graph:
         self._canonical = self._sorted(self.literals)
 
     def first_colours(self) -> Colours:
-        """Return equal colours, except for variables that do not occur, which stay where they are."""
+        """Return refined colours, from equal ones; variables that do not occur have colours of their own."""
         return self.refined(np.where(self.occurs, 0, np.arange(1, self.size + 1)).astype(np.uint64))
 
     def refined(self, colours: Colours) -> Colours:
-        """Return colours refined by the colours around, until they are stable."""
+        """Refine colours by the colours around each literal until no colour is divided any more."""
         count = np.unique(colours).size
         while True:
             self.work += self.literals.size + self.size
@@ -101,7 +105,7 @@ class _Graph:
                 return colours
 
     def is_symmetry(self, images: Permutation) -> bool:
-        """Tell whether images map literals to literals, negations to negations, clauses to clauses."""
+        """Tell whether `images` is a permutation that maps negations to negations and clauses to clauses."""
         self.work += self.literals.size
         if not np.array_equal(images[self.negation], images ^ 1):
             return False
@@ -111,7 +115,7 @@ class _Graph:
         return all(np.array_equal(one, other) for one, other in tables)
 
     def _sorted(self, literals: Permutation) -> list[Permutation]:
-        """Return the clauses of each length in an order that tells them apart as sets."""
+        """Return the clauses of each length, sorted, so that equal sets of clauses give equal tables."""
         tables = []
         for length in np.unique(self.lengths):
             rows = literals[self.starts[self.lengths == length][:, None] + np.arange(length)]
@@ -122,7 +126,10 @@ class _Graph:
 
 @dataclass
 class _Finder:
-    """A base, and for each of its literals the images under symmetries that fix all earlier ones."""
+    """A search for symmetries, which yields a base.
+
+    `orbits`: for each literal of the base, its images under symmetries that fix all earlier literals.
+    """
 
     graph: _Graph
     base: list[int] = field(default_factory=list)
@@ -178,7 +185,7 @@ def _marked(graph: _Graph, colours: Colours, literal: int) -> Colours:
 
 
 def _cell(colours: Colours) -> NDArray[np.intp] | None:
-    """Return the literals of the most frequent colour; None: all colours differ."""
+    """Return the literals that have the most frequent colour; None: all literals have different colours."""
     values, counts = np.unique(colours, return_counts=True)
     if values.size == colours.size:
         return None
@@ -186,7 +193,7 @@ def _cell(colours: Colours) -> NDArray[np.intp] | None:
 
 
 class _Path:
-    """Colours with one literal after the other marked, computed on demand."""
+    """Colours after marking one literal after the other; they are computed when needed, and kept."""
 
     def __init__(self, graph: _Graph, colours: Colours) -> None:
         self._graph = graph
@@ -194,7 +201,7 @@ class _Path:
         self._steps: list[tuple[Colours, int]] = []
 
     def symmetry(self, others: Colours) -> Permutation | None:
-        """Return the symmetry that maps these colours to the others, if it is found without backtracking."""
+        """Return a symmetry that maps these colours to `others` if it is found without backtracking."""
         colours, depth = self.colours, 0
         while True:
             images = _images(colours, others)
@@ -217,7 +224,7 @@ class _Path:
 
 
 def _images(colours: Colours, others: Colours) -> Permutation | None:
-    """Return the permutation that keeps colours, in each colour by order; None: there is none."""
+    """Return the permutation from `colours` to `others`, in order within each colour; None: there is none."""
     order, order_of_others = np.argsort(colours, kind="stable"), np.argsort(others, kind="stable")
     if not np.array_equal(colours[order], others[order_of_others]):
         return None
@@ -245,7 +252,7 @@ def _clauses(finder: _Finder, n_vars: int) -> Iterator[list[int]]:
             so_far = [] if equal is None else [-equal]
             yield [*so_far, -one, other]
             if one == -other:
-                break  # they cannot be equal
+                break  # because a literal and its negation cannot be equal
             new += 1
             yield [*so_far, -one, new]
             yield [*so_far, other, new]

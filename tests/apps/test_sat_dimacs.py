@@ -64,7 +64,7 @@ def test_legal_text_is_read(block_bytes: int, text: bytes, literals: list[int]) 
         (b"p cnf 2 1\n1 2147483647 0\n", 2, "too large"),
         (b"p cnf 2 1\n1 -99999999999999999999999 0\n", 2, "too large"),
         (b"p cnf 3 5\n1 0\n2 0\n\n", 3, "ends after 2 clauses but its header declares 5; truncated?"),
-        (b"p cnf 3 2\n1 0\n2\n3", 4, "not closed by 0; the file is truncated?"),
+        (b"p cnf 3 2\n1 0\n2\n3", 4, "not closed by 0; is the file truncated?"),
         (b"p cnf 3 1\n1 0\n\n2 0\n", 4, "beyond the 1 that the header declares (2 found)"),
         (b"p cnf 3 0\n1 0\n", 2, "beyond the 0"),
         (b"p cnf 3 1\n1 0\n\n2\n3\n0\n", 4, "beyond the 1"),

@@ -113,7 +113,7 @@ def test_only_some_solvers_keep_their_order() -> None:
         ("  ", "it must be a text"),
         (7, "portfolio is 7"),
         (None, "portfolio is None"),
-        ("kq", "character 2: 'q' is no solver; the solvers are c cadical195, "),
+        ("kq", "character 2: 'q' is no solver; known are c cadical195, "),
         ("C", "character 1: 'C' is no solver"),
         ("+c", "character 1: '[+]' is no solver; a sign needs a letter before it"),
         ("k(c", "character 2: this parenthesis is never closed"),
