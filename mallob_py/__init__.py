@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING would have every command import typing before anything else
+TYPE_CHECKING = False  # `typing` itself is not imported, which would delay the start of every command
 if TYPE_CHECKING:
     from typing import Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mallob_py.api.joblib_backend import register_joblib_backend as register_joblib_backend
     from mallob_py.api.maxsat import RC2, Ipamir
 
-#: without the names of `_NEEDS`, so that a star import needs no optional package
+#: public names without those of `_NEEDS`, so that a star import needs no optional package
 __all__ = [
     "RC2",
     "Answer",
@@ -51,7 +51,7 @@ _HOMES = {
     "Shared": "mallob_py.api.executor",
     "solve": "mallob_py.api.client",
 }
-#: optional package of a name: how to install it
+#: name -> command that installs the optional package that the name needs
 _NEEDS = {
     "register_cpmpy_solver": "pip install 'mallob-py[cpmpy]'",
     "register_joblib_backend": "pip install joblib",
@@ -59,7 +59,7 @@ _NEEDS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at its first use: thousands of ranks import this package and need none."""
+    """Import a public name at its first use, since thousands of ranks import this package and use no name."""
     if name not in _HOMES:
         raise AttributeError(f"module 'mallob_py' has no attribute '{name}'")
     import importlib

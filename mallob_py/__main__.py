@@ -1,4 +1,4 @@
-"""The script `mallob-py`, and `python -m mallob_py` for where that is not on PATH."""
+"""The script `mallob-py`; `python -m mallob_py` runs it where the script is not on PATH."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from mallob_py.cli import interrupts
 from mallob_py.runtime.inherited import make_own_state
 
-interrupts.end_at_once()  # the imports below take long enough to be interrupted in
+interrupts.end_at_once()  # the imports below take long enough for a user to press Ctrl-C meanwhile
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Accepting connections while no descriptor is free: a caller is turned away, and none waits for ever.
+"""Accepting connections while no descriptor is free: callers are turned away instead of waiting for ever.
 
-A socket that listens stays readable until its connection is accepted. Where descriptors have run out, a
-loop that only passes over the error finds it readable at once again, and burns a core. So one descriptor is
-kept in reserve: it is closed, the connection accepted and closed, and the reserve opened again.
+A listening socket stays readable until its connection is accepted. If descriptors have run out, a loop that
+ignores the error finds the socket readable again at once, and burns a core. So one descriptor is kept in
+reserve: the reserve is closed, the connection is accepted and closed, and the reserve is opened again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import time
 from contextlib import suppress
 
 _SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
-#: without a reserve, too: until the loop may try again
+#: pause before the next try if there is no reserve either
 _REST_S = 0.1
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether it says that descriptors or memory have run out."""
+    """Whether the error says that descriptors or memory have run out."""
     return error.errno in _SHORTAGES
 
 
@@ -31,9 +31,9 @@ class Doorkeeper:
         self._fill_reserve()
 
     def accept(self, listener: socket.socket) -> socket.socket | None:
-        """The next connection; None if none waits any more, or if its caller had to be turned away.
+        """Return the next connection; None if no connection waits, or if its caller had to be turned away.
 
-        Raises OSError if the listening socket itself is of no use.
+        Raises OSError if the listening socket itself is broken.
         """
         try:
             return listener.accept()[0]

@@ -1,9 +1,9 @@
-"""Which applications there are: where each is implemented, and where it is declared.
+"""Which applications exist, where each is implemented, and where it is declared.
 
-They are found by name: through the entry-point groups `mallob_py.apps` and `mallob_py.declarations` (see
-`kit.declaration`), without importing any. Those of this package need no search, which would take as long as
-importing one. The environment variable MALLOB_PY_APPS ("NAME=module:Class,...") adds some that are not
-installed, or stands in for installed ones.
+An application is found by its name, without importing any: through the entry-point groups `mallob_py.apps`
+and `mallob_py.declarations` (see `kit.declaration`). The applications of this package need no search, which
+would take as long as importing one. The environment variable MALLOB_PY_APPS ("NAME=module:Class,...") adds
+applications that are not installed, or replaces installed ones.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import os
 
 from mallob_py.kit.declaration import COMPRESSED_SUFFIXES, Declaration
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING would have every command import typing before anything else
+TYPE_CHECKING = False  # `typing` itself is not imported, which would delay the start of every command
 if TYPE_CHECKING:
     from typing import Any
 
     from mallob_py.kit.declaration import JobOption
 
-#: of job files that name none
+#: application of job files that name none
 DEFAULT_APPLICATION = "SAT"
-#: what `solve` and `submit` take a file for, by the end of its name; others are formulas
+#: suffix of a file -> the application for which `solve` and `submit` take the file; others are formulas
 _OF_SUFFIX = {".smt2": "SMT", ".wcnf": "MAXSAT"}
 ENTRY_POINT_GROUP = "mallob_py.apps"
 DECLARATION_GROUP = "mallob_py.declarations"
 ENVIRONMENT_VARIABLE = "MALLOB_PY_APPS"
-#: those that come with this package, as in pyproject.toml
+#: applications of this package -> their places ("module:Class"), as in pyproject.toml
 OURS = {
     "SAT": "mallob_sat:SatApplication",
     "SMT": "mallob_smt:SmtApplication",
@@ -39,7 +39,7 @@ OURS = {
     "QUEENS": "mallob_bags.queens:QueensApplication",
     "UTS": "mallob_bags.uts:UtsApplication",
 }
-#: of these, what is declared in a module that imports less than the application
+#: applications of this package -> places of declarations in modules that import less than the application
 DECLARED = {
     "SAT": "mallob_sat.declaration:SatDeclaration",
     "SMT": "mallob_smt.declaration:SmtDeclaration",
@@ -50,16 +50,16 @@ DECLARED = {
     "QUEENS": "mallob_bags.declaration:QueensDeclaration",
     "UTS": "mallob_bags.declaration:UtsDeclaration",
 }
-#: of these, which have options for commands: importing others would keep every command
+#: applications of this package with options for commands: importing further ones would delay every command
 _WITH_OPTIONS = ("SAT", "SMT", "MAXSAT")
 
 
 class UnknownApplication(Exception):
-    """No application of that name is installed."""
+    """No application of this name is installed."""
 
 
 def places_without_search() -> dict[str, str]:
-    """From names to places ("module:Class"): ours, and those of the environment."""
+    """Return name -> place ("module:Class") of our applications, and of those in the environment variable."""
     places = dict(OURS)
     for item in os.environ.get(ENVIRONMENT_VARIABLE, "").split(","):
         name, _, place = item.strip().partition("=")
@@ -69,49 +69,48 @@ def places_without_search() -> dict[str, str]:
 
 
 def installed(group: str = ENTRY_POINT_GROUP) -> dict[str, str]:
-    """From names to places, of all that is installed."""
-    from importlib.metadata import entry_points  # takes as long as an application
+    """Return name -> place of everything installed in an entry-point group."""
+    from importlib.metadata import entry_points  # takes as long as importing an application
 
     return {point.name: point.value for point in entry_points(group=group)}
 
 
 def imported(place: str) -> Any:
-    """Return what is at a place. Raises whatever its module raises."""
+    """Import the object at a place. Raises as the import of its module."""
     module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def declaration_of(name: str) -> type[Declaration]:
-    """Return an application's declaration. Raises UnknownApplication, or whatever importing it raises."""
+    """Return an application's declaration. Raises UnknownApplication, or as the import of its module."""
     place = place_of(name)
     return declared_apart(name, place) or _declaration(place)
 
 
 def options_of(name: str) -> dict[str, JobOption]:
-    """Return the options that an application declares, by key; none of one that cannot be loaded here."""
+    """Return key -> option of an application's declared options; {} if its declaration cannot be loaded."""
     try:
         return {one.key: one for one in declaration_of(name).options}
-    except Exception:  # the service says what is wrong with an application
+    except Exception:  # the service tells what is wrong with the application
         return {}
 
 
 def declared_apart(name: str, place: str) -> type[Declaration] | None:
-    """Return the declaration that the application at this place makes elsewhere, without importing that
-    application.
+    """Return an application's separate declaration, without importing the application; None if it has none.
 
-    Raises whatever importing the declaration raises.
+    `place` is the application's own place. Raises as the import of the declaration.
     """
     if place == OURS.get(name):
         apart = DECLARED.get(name)
     elif name in places_without_search():
-        return None  # whoever stands in for an application declares what it is itself
+        return None  # a class named by the environment variable carries its own declaration
     else:
         apart = installed(DECLARATION_GROUP).get(name)
     return None if apart is None else _declaration(apart)
 
 
 def place_of(name: str) -> str:
-    """Where an application is implemented. Raises UnknownApplication."""
+    """Return the place where an application is implemented. Raises UnknownApplication."""
     places = places_without_search()
     if name not in places:
         places = installed() | places
@@ -121,8 +120,8 @@ def place_of(name: str) -> str:
 
 
 def unknown(name: str, known: dict[str, str]) -> str:
-    """Return what to tell a user who asks for an unknown application."""
-    import difflib  # only a mistake pays for it
+    """Return the message for a user who asks for an unknown application."""
+    import difflib  # imported here, since only a mistake needs it
 
     by_folded = {each.casefold(): each for each in known}
     near = difflib.get_close_matches(name.casefold(), list(by_folded), n=1)
@@ -136,7 +135,7 @@ def our_declarations() -> tuple[type[Declaration], ...]:
 
 
 def application_of(file: str) -> str:
-    """Return the application of a file of this name: as the name ends, else DEFAULT_APPLICATION."""
+    """Return the application that a file's suffix names, else DEFAULT_APPLICATION."""
     for compressed in COMPRESSED_SUFFIXES:
         file = file.removesuffix(compressed)
     return _OF_SUFFIX.get(os.path.splitext(file)[1], DEFAULT_APPLICATION)

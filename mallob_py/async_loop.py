@@ -1,8 +1,7 @@
-"""The asyncio loops of our servers: their turns are counted, and a lack of descriptors is told in one line.
+"""The asyncio loops of our servers: turns are counted, and one line reports that descriptors have run out.
 
-Once a second, asyncio tries to accept a connection that it has no descriptor for, as often as the listener's
-backlog says, and logs a traceback each time. The connection waits meanwhile, and is accepted when
-a descriptor is free again.
+If no descriptor is free, asyncio itself tries every second to accept the waiting connection, as many times as
+the listener's backlog, and logs a traceback for each try. The connection waits until a descriptor is free.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from mallob_py.loop_rate import LoopRate
 
 T = TypeVar("T")
 
-#: between two lines that say so
+#: shortest time between two lines about a lack of descriptors
 _SAY_AGAIN_S = 60.0
-#: of which the rate of turns is the mean
+#: shortest time over which the rate of turns is averaged
 _WINDOW_S = 1.0
 
 
 class LoopWatch:
-    """Runs one asyncio loop, and knows how often it turns."""
+    """Runs one asyncio loop, and measures how often the loop turns."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.rate = LoopRate()
@@ -36,12 +35,12 @@ class LoopWatch:
         self._counted_s = -math.inf
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """As `asyncio.run`."""
+        """Run a coroutine, as `asyncio.run`."""
         with asyncio.Runner(loop_factory=self._new_loop) as runner:
             return runner.run(main)
 
     def per_second(self) -> float:
-        """Turns a second, over at least the last second."""
+        """Return the turns per second, averaged over a second or more; at most about a second old."""
         now = time.monotonic()
         if now - self._counted_s >= _WINDOW_S:
             self._counted_s = now
@@ -60,12 +59,12 @@ class LoopWatch:
         elif time.monotonic() >= self._said_s + _SAY_AGAIN_S:
             self._said_s = time.monotonic()
             self._say(
-                f"no connection can be accepted, they wait: {error.strerror}; raise the limit (ulimit -n)"
+                f"no connection can be accepted, callers wait: {error.strerror}; raise the limit (ulimit -n)"
             )
 
 
 class _Counting(selectors.DefaultSelector):
-    """asyncio asks it once in each turn."""
+    """A selector that counts turns: asyncio calls `select` once in each turn."""
 
     def __init__(self, rate: LoopRate) -> None:
         super().__init__()

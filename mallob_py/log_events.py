@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import enum
 
-#: of the first line of a part of a log
+#: fields of the first line of a part of a log
 _OF_A_BEGINNING = "ranks pes capacity clients version mode unix_s"
-#: of how a host fares
+#: fields of an event about a host's health
 _OF_A_HOST = "failures rest_s reason"
 
 
 class LogEvent(enum.StrEnum):
-    """An event. `when` it is written, in words; `fields`: those that a line may have."""
+    """An event: `when` says in words when it is written, `fields` names the fields that a line may have."""
 
     when: str
     fields: tuple[str, ...]
@@ -30,39 +30,39 @@ class LogEvent(enum.StrEnum):
     START = "start", "a rank begins", _OF_A_BEGINNING
     CONTINUED = "continued", "a further part of a log begins", _OF_A_BEGINNING
     JOINED = "joined", "a rank has joined a running service", "generation pes"
-    STOP = "stop", "a rank ends in order"
-    DROPPED = "dropped", "events were lost for want of room on the disk", "events"
+    STOP = "stop", "a rank ends orderly"
+    DROPPED = "dropped", "events were lost because the disk was full", "events"
     BUSY = "busy", "a PE has a worker from now on"
     IDLE = "idle", "a PE has no worker any more"
     ACCEPTED = "accepted", "a client has taken a job file in", "job user name application priority"
     REFUSED = "refused", "a client has refused a job file", "file field message"
     SUBMITTED = "submitted", "a job's PE is asked to run it", "job priority demand"
-    TERMS = ("terms", "a user's share has changed what the user's job may have", "job priority max_demand")
+    TERMS = ("terms", "a change of a user's share has changed a job's terms", "job priority max_demand")
     BALANCED = "balanced", "a job has a volume for the first time", "job latency_s"
     VOLUME = "volume", "a job's volume changes", "job volume epoch"
     SCHEDULED = "scheduled", "a job's root has found a PE", "job root latency_s"
     ADOPTED = (
         "adopted",
-        "a PE has taken a worker; `created`: a new one, not one that was suspended there",
+        "a PE has taken a worker; `created`: the worker is new, not one that was suspended on the PE",
         "job index latency_s created",
     )
     STARTED = "started", "a worker's process runs", "job index latency_s"
-    SUSPENDED = "suspended", "a worker is stopped where it is", "job index"
+    SUSPENDED = "suspended", "a worker is stopped and kept on its PE", "job index"
     RESUMED = "resumed", "a suspended worker goes on", "job index"
-    GIVEN = "given", "the process of a root that rests goes on at another PE of the host", "job to"
+    GIVEN = "given", "a resting root's process goes on at another PE of its host", "job to"
     GIVEN_UP = (
         "given up",
-        "a job has had its turn, and others wait: it ends everywhere, and begins again later; `pe_s` so far",
+        "a job has had its turn and others wait: its workers end, and it begins again later; `pe_s`: so far",
         "job pe_s",
     )
     LEAVING = "leaving", "a worker is asked to hand over what it has", "job index"
     LEFT = "left", "a worker has handed over what it had", "job index"
     TERMINATED = "terminated", "a worker's process is ended", "job index"
     CRASHED = "crashed", "a worker's process has died", "job index reason"
-    LOST = "lost", "a worker gets no process here", "job index reason fault"
-    PAUSED = "paused", "memory is short: a running worker has no process for a while", "job index"
+    LOST = "lost", "a worker gets no process on this PE", "job index reason fault"
+    PAUSED = "paused", "a running worker loses its process for a while, because memory is short", "job index"
     UNPAUSED = "unpaused", "a paused worker gets a process again", "job index"
-    DROPPED_MESSAGE = "dropped message", "a message between workers came too late for both", "job"
+    DROPPED_MESSAGE = "dropped message", "a message between workers has not reached its receiver", "job"
     ANSWERED = (
         "answered",
         "the application has a result; `figures`: the result's field of this name, if any",
@@ -80,7 +80,7 @@ class LogEvent(enum.StrEnum):
         "left_bytes reserve_bytes",
     )
     ENOUGH_MEMORY = "enough memory", "the host has enough memory left again", "left_bytes"
-    GAVE_BACK_MEMORY = "gave back memory", "a rank has given up something for that", "what bytes"
+    GAVE_BACK_MEMORY = "gave back memory", "a rank has freed memory because its host was short", "what bytes"
     HOST_RESTS = "host rests", "the host gives workers no processes for a while", _OF_A_HOST
     HOST_IS_WELL = "host is well", "the host gives workers processes again", _OF_A_HOST
     LOST_RANK = "lost rank", "the others go on without a rank", "lost message"
@@ -89,11 +89,11 @@ class LogEvent(enum.StrEnum):
         "a set of ranks begins to work together",
         "generation members pes gone come stop_s",
     )
-    VIOLATION = "violation", "a rank has said something that cannot be", "story"
+    VIOLATION = "violation", "a rank has received a message that breaks the protocol", "story"
 
 
 def table() -> str:
-    """`docs/log-events.md` has this table of all events, in Markdown."""
+    """Return the table of all events in Markdown, as it stands in `docs/log-events.md`."""
     rows = ["| event | when | fields |", "|---|---|---|"]
     for event in LogEvent:
         fields = ", ".join(f"`{field}`" for field in event.fields)

@@ -1,7 +1,7 @@
 """The one rule of how often something that has died is started again.
 
-As Erlang's supervisors: at most an *intensity* of restarts within a *period*; beyond it, whoever has asked
-gives up, and whoever is above decides. Who that is in each case stands in a table of docs/failures.md.
+As with Erlang's supervisors, at most *intensity* restarts are made within a *period*; after them, the caller
+gives up and leaves the decision to the level above. docs/failures.md has a table of all cases.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 
 
 def backoff_s(first_s: float, longest_s: float, count: int) -> float:
-    """The delay before try number `count`, from 1 on: `first_s`, and twice as long each time."""
+    """Return the delay before try `count` (from 1): `first_s`, doubled with each try up to `longest_s`."""
     return min(first_s * 2.0 ** min(count - 1, 64), longest_s)
 
 
@@ -22,7 +22,7 @@ class RestartLimit:
     def __init__(
         self, intensity: int, period_s: float = math.inf, backoff_s: tuple[float, float] = (0.0, 0.0)
     ) -> None:
-        """`backoff_s`: the first delay, which doubles, and the longest one."""
+        """Set the limit; `backoff_s` holds the first delay, doubled for each restart, and the longest one."""
         self._intensity = intensity
         self._period_s = period_s
         self._backoff_s = backoff_s
@@ -30,11 +30,11 @@ class RestartLimit:
 
     @property
     def count(self) -> int:
-        """Restarts within the last period."""
+        """The number of restarts within the last period, as of the last `next_delay_s`."""
         return len(self._restarts_s)
 
     def next_delay_s(self, now: float = 0.0) -> float | None:
-        """The delay before a restart that is wanted now, which is counted; None if there were enough."""
+        """Count a restart, and return the delay before it; None if the limit is reached."""
         self._restarts_s = [at_s for at_s in self._restarts_s if at_s > now - self._period_s]
         if self.count >= self._intensity:
             return None
@@ -42,5 +42,5 @@ class RestartLimit:
         return backoff_s(*self._backoff_s, self.count)
 
     def forget(self) -> None:
-        """Forget the restarts: what was started does its work."""
+        """Forget the restarts, because what was started works."""
         self._restarts_s.clear()

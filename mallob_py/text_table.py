@@ -1,4 +1,4 @@
-"""Tables for people, by rich: numbers to the right, words to the left, a rule under the header."""
+"""Tables for people, made by rich: numbers are aligned right, words left, with a rule under the header."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.text import Span, Text
 
 Cell = str | int | float | bool | None
 
-#: blanks between columns, and a rule of each column's width under the header
+#: box with blanks between columns, and under the header a rule as wide as each column
 RULED = Box("    \n    \n -  \n    \n    \n    \n    \n    \n", ascii=True)
 _GAP = "  "
 
 
 def format_cell(value: Cell) -> str:
-    """Text of a cell: three significant digits at least for floats, "-" for nothing."""
+    """Return the text of a cell: a float with one to three decimals, None as "-"."""
     if value is None:
         return "-"
     if not isinstance(value, float):
@@ -28,12 +28,12 @@ def format_cell(value: Cell) -> str:
 
 
 def empty_table() -> Table:
-    """A table in our manner, still without columns."""
+    """Return a table without columns in our style."""
     return Table(box=RULED, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
 
 
 def format_table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Lines of a table, without trailing blanks or newline."""
+    """Return the lines of a table as one text, without trailing blanks or a last newline."""
     body = [list(row) for row in rows]
     table = empty_table()
     for column, title in enumerate(header):
@@ -45,9 +45,9 @@ def format_table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def as_text(table: Table) -> Text:
-    """The whole table in one text with its styles; rich itself would take seconds for thousands of rows.
+    """Return a whole table as one styled text; rich itself would take seconds for thousands of rows.
 
-    Cells hold one line each. A cell is cut only to the width that its column allows.
+    Each cell must hold one line. A cell is cut only if it is wider than its column's `max_width`.
     """
     columns = [[_cut(cell, column) for cell in (column.header, *column.cells)] for column in table.columns]
     widths = [max(cell_len(cell.plain) for cell in cells) for cells in columns]
@@ -66,7 +66,7 @@ def as_text(table: Table) -> Text:
 
 
 def _cut(cell: RenderableType, column: Column) -> Text:
-    """Return a cell, cut to the width that its column allows."""
+    """Return a cell, cut to its column's `max_width`."""
     assert isinstance(cell, Text)
     if column.max_width is not None and cell_len(cell.plain) > column.max_width:
         cell.truncate(column.max_width, overflow="ellipsis")

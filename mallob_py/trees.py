@@ -1,17 +1,17 @@
-"""The shape of job trees: the root has index 0, and each worker `CHILDREN` children.
+"""The shape of job trees: the root has index 0, and each worker has `CHILDREN` children.
 
-Indices follow each other from level to level, so that the workers 0..v-1 are a tree for each v (P 3.2).
-All that depends on the number of children stands here.
+Indices are assigned level by level, so that the workers 0..v-1 are a tree for each v (P 3.2). All code that
+depends on the number of children stands here.
 """
 
 from __future__ import annotations
 
-#: two, as in the paper; the protocol works with more (`tests/simulation/test_liveness.py`)
+#: number of children, as in the paper; the protocol works with more (`tests/simulation/test_liveness.py`)
 CHILDREN = 2
 
 
 def parent_of(index: int) -> int:
-    """The parent's index; -1 for the root."""
+    """Return the parent's index; -1 for the root."""
     return (index - 1) // CHILDREN if index else -1
 
 
@@ -21,12 +21,12 @@ def children_of(index: int) -> range:
 
 
 def level_below(first: int, width: int) -> tuple[int, int]:
-    """Where the children of `width` neighbours, the first of them `first`, begin, and how many they are."""
+    """Return the first child, and the number of children, of the `width` neighbours that begin at `first`."""
     return CHILDREN * first + 1, CHILDREN * width
 
 
 def index_in_subtree(subtree: int, position: int) -> int:
-    """Index in the job tree of number `position`, in level order, of the subtree below `subtree`."""
+    """Return the index in the job tree of a subtree's worker at `position`, level by level (0: `subtree`)."""
     if position == 0:
         return subtree
     first, width = 0, 1

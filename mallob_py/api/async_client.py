@@ -7,8 +7,9 @@
         async for answer in client.as_completed(formulas):
             print(answer.place, answer.satisfiable)
 
-All that may block (reading formulas, writing job files) happens in one thread, in the order of the calls; a
-second thread looks for replies. So a thousand awaited jobs need two threads, and the event loop goes on.
+All work that may block (reading formulas, writing job files) is done by one thread, in the order of the
+calls; a second thread looks for replies. So a thousand awaited jobs need two threads, and the event loop is
+never blocked.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _T = TypeVar("_T")
 
 
 class AsyncClient:
-    """Hands jobs to the service on `api_dir` from an event loop.
+    """Hands jobs to the service on the folder `api_dir` from an event loop.
 
-    Cancelling a task that awaits a job interrupts the job.
+    Cancelling an asyncio task that awaits a job interrupts the job.
     """
 
     def __init__(self, api_dir: str | os.PathLike[str] = ".api", **options: Any) -> None:
@@ -66,7 +67,7 @@ class AsyncClient:
         return await self._ended(partial(self._client.submit, formula, assumptions, **fields))
 
     async def solve_smt(self, script: str | os.PathLike[str], **fields: Any) -> Answer:
-        """Answer a script in SMT-LIB 2, as `Client.solve_smt`."""
+        """Run a script in SMT-LIB 2 and wait for its answer, as `Client.solve_smt`."""
         return await self._ended(partial(self._client.submit_smt, script, **fields))
 
     async def run(self, application: str, *files: str | os.PathLike[str], **settings: Any) -> Answer:
@@ -76,31 +77,31 @@ class AsyncClient:
     async def minimize(
         self, formula: Any, objective: Mapping[int, int] | None = None, **fields: Any
     ) -> Optimum:
-        """Return the least value of an objective, as `Client.minimize`."""
+        """Find the smallest value of an objective, as `Client.minimize`."""
         return await self._ended(lambda: self._client.optimize(minimizing(formula, objective), **fields))
 
     async def maximize(self, formula: Any, objective: Mapping[int, int], **fields: Any) -> Optimum:
-        """Return the largest value of an objective, as `Client.maximize`."""
+        """Find the largest value of an objective, as `Client.maximize`."""
         return await self._ended(lambda: self._client.optimize(maximizing(formula, objective), **fields))
 
     async def as_completed(
         self, formulas: Iterable[FormulaLike], *, progress: bool = False, **fields: Any
     ) -> AsyncIterator[Answer]:
-        """Hand in all formulas at once, and yield their answers as they come.
+        """Hand in all formulas at once, and yield each answer when it comes.
 
-        If the iteration ends early, also by an exception, the other jobs are interrupted.
+        If the iteration ends early, also by an exception, the unanswered jobs are interrupted.
 
         Args:
             formulas: formulas as `Client.submit` takes them.
-            progress: whether to show a bar of answered jobs, by tqdm.
+            progress: whether to show a bar of answered jobs, drawn by tqdm.
             **fields: further arguments of `Client.submit`.
 
         Yields:
-            Answers, whose `place` tells the formula's place, from 0.
+            Answers, whose `place` is the index of the answered formula, from 0.
 
         Raises:
             JobError: a job was refused or failed.
-            ImportError: there is no tqdm.
+            ImportError: `progress` is true, and tqdm is not installed.
         """
         loop = asyncio.get_running_loop()
         ended: asyncio.Queue[tuple[int, Future[Answer]]] = asyncio.Queue()
@@ -126,7 +127,7 @@ class AsyncClient:
                 job.interrupt()
 
     async def interrupt(self, name: str) -> None:
-        """End a job of this user, as `Client.interrupt`."""
+        """End a job of this client's user, as `Client.interrupt`."""
         await self._call(partial(self._client.interrupt, name))
 
     async def status(self) -> ServiceStatus:
@@ -134,7 +135,7 @@ class AsyncClient:
         return await self._call(self._client.status)
 
     async def aclose(self) -> None:
-        """Interrupt all jobs of this client that are not answered."""
+        """Close the client, which interrupts its unanswered jobs."""
         try:
             await self._call(self._client.close)
         finally:
@@ -154,17 +155,17 @@ class AsyncClient:
 
 
 class _Job(Future[_T]):
-    """The future outcome of a job that is handed in and interrupted by a thread."""
+    """The future outcome of a job; a thread hands the job in and interrupts it."""
 
     def __init__(self, thread: ThreadPoolExecutor, submit: Callable[[], Future[_T]]) -> None:
         super().__init__()
         self._thread = thread
         self._job: Future[_T] | None = None
-        #: cancelled if the job was not handed in
+        #: future of handing in the job; cancelled if an interruption came first
         self._submission = thread.submit(self._submit, submit)
 
     def interrupt(self) -> None:
-        """End the job, unless it has ended; returns at once."""
+        """Have the job ended unless it has ended, and return at once."""
         if not self.done() and not self._submission.cancel():
             self._thread.submit(self._cancel_job)
 

@@ -7,11 +7,11 @@
         future = client.submit("formula.cnf.xz")       # does not
         answers = client.solve_many(formulas)
 
-A client only reads and writes the service's folder: it may run on any host that sees the folder, with or
-without MPI, in any number. One thread looks for new replies, for all futures together. If the service is
+A client only reads and writes the service's folder: any number of clients may run on any hosts that see the
+folder, with or without MPI. One thread of a client looks for replies to all its futures. If the service is
 stopped and started again, futures are still answered; if it stays away, they end with a ServiceError.
 
-The same as an executor of the standard library, whose calls are formulas:
+`FormulaExecutor` does the same with the interface of the standard library's executors:
 
     from mallob_py import FormulaExecutor, solve
 
@@ -24,8 +24,8 @@ The only callable is `solve`, with the arguments of `Client.submit`. All else is
 `map` hands in everything at once and yields answers in order, `shutdown` waits for submitted jobs, a
 cancelled future ends its job.
 
-A formula may be a path, or an object that becomes integers: clauses closed by 0. Few integers go into the job
-file, many into a binary file beside it (content mode `raw`).
+A formula may be a path, or an object that is converted into integers: clauses closed by 0. Up to
+`_INLINE_MAX` integers go into the job file, more into a binary file beside it (content mode `raw`).
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ from mallob_py.service.store.spare_file import SpareFile
 from mallob_py.service.telemetry.groups import Group, GroupState, GroupWatch, rows_of, states_of
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status
 
-#: the folder, beside `in` and `out`, of formulas outside of job files
+#: the folder, beside `in` and `out`, of formulas that are not in job files
 _INPUTS = "inputs"
-#: most integers in a job file; more integers are stored in a file beside it
+#: greatest number of integers in a job file; a longer formula is stored in a file beside it
 _INLINE_MAX = 50_000
 _POLL_DELAY_MIN_S, _POLL_DELAY_MAX_S = 0.0005, 0.02
-#: time that a restart of the service may take
+#: longest time without a service, such as during its restart, before futures end
 SERVICE_TIMEOUT_S = 60.0
 _SERVICE_LOOK_PERIOD_S = 1.0
 _LOOK_DELAY_S = 0.02
 
 
 class JobError(Exception):
-    """The service's error reply to a job. `field` is the field at fault."""
+    """The service's error reply to a job; `field` is the job file's field at fault."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message if not field else f"{field}: {message}")
@@ -97,7 +97,7 @@ class Answer:
         reply: the whole reply, as the service wrote it.
         solutions: the solutions of a job with `configuration={"solutions": ...}`.
         text: the answer of an application that answers in bytes: for SMT, all that a solver prints.
-        place: the place of the formula in `AsyncClient.as_completed`, from 0.
+        place: the index of the answered formula in `AsyncClient.as_completed`, from 0.
     """
 
     satisfiable: bool | None
@@ -110,7 +110,7 @@ class Answer:
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """The application's result in the reply: for a bag of tasks, its `value` and counts."""
+        """The reply's part that the application wrote: for a bag of tasks, its `value` and counts."""
         found: Mapping[str, Any] = self.reply["result"]
         return found
 
@@ -131,7 +131,7 @@ class Answer:
 
 
 class JobFuture(SettledOnce[Answer]):
-    """The future answer to one job, which cancelling ends; `name` is the job's."""
+    """The future answer to one job, called `name`; cancelling the future ends the job."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class _Pending:
 
 
 class JobGroup:
-    """The jobs of a client's user with the same group name. Each look reads the service's history."""
+    """The jobs of a client's user with the same group name, as told by the service's history."""
 
     def __init__(self, client: Client, name: str, futures: list[JobFuture], *, has_bar: bool = False) -> None:
         self.name = name
@@ -178,7 +178,7 @@ class JobGroup:
             bar.close()
 
     def as_completed(self) -> Iterator[Future[Answer]]:
-        """Yield the futures as they end; `futures.index` tells the place of the formula."""
+        """Yield the futures as they end; `futures.index(future)` is the index of a future's formula."""
         bar = progress_bar(self._has_bar, len(self.futures), "job")
         try:
             for future in as_completed(self.futures):
@@ -239,7 +239,7 @@ class JobGroup:
 
 
 class Client:
-    """Hands jobs to the service on `api_dir`; safe to use from several threads."""
+    """Hands jobs to the service on the folder `api_dir`; several threads may use one client."""
 
     def __init__(
         self,
@@ -255,8 +255,8 @@ class Client:
             api_dir: the folder of the service.
             user: the user of the jobs; "": the login name.
             client: which of the service's folders `jobs.<i>` to use.
-            service_timeout_s: seconds without a service after which futures end with a ServiceError, and jobs
-                that no service has taken in are withdrawn; None: never.
+            service_timeout_s: seconds without a service, after which futures end with a ServiceError and jobs
+                that no service has taken in are withdrawn; None: no limit.
 
         Raises:
             ServiceError: the folder does not exist.
@@ -265,12 +265,12 @@ class Client:
         self._client = client
         self._user = user or service.login_name()
         self._pending: dict[str, _Pending] = {}
-        #: pending jobs by the names of files in `out/` that may be their replies
+        #: name of a file in `out/` that may be a pending job's reply -> name of the job
         self._awaited: dict[str, str] = {}
         folder = service.folder_of(self._api_dir, client)
         self._new_replies = NewFiles(folder / "out")
         self._spare = SpareFile(os.fspath(folder / "in"))
-        #: files that chains of revisions need until their end, by the name of their last revision
+        #: name of a chain's last revision -> files that the chain needs until it ends
         self._chain_files: dict[str, list[Path]] = {}
         self._mutex = threading.Lock()
         #: eventfd written when a job is submitted, and at the end
@@ -305,7 +305,7 @@ class Client:
 
     @property
     def is_served(self) -> bool:
-        """Whether the service is running; without one, jobs wait."""
+        """Whether a service is running; until one runs, jobs wait."""
         return service.service_is_running(self._api_dir, self._client)
 
     @property
@@ -341,18 +341,17 @@ class Client:
             name: the job's name; "": a new one.
             time_limit_s: seconds that the job may have a PE.
             wallclock_limit_s: seconds from the job's start.
-            cpu_limit_s: CPU seconds of all its workers.
+            cpu_limit_s: CPU seconds of all the job's workers.
             file_mode: permissions of the job's file, as `os.open` takes them.
             **fields: further fields of a job file, with `_` for `-` (`max_demand=4`).
 
         Returns:
             The future answer, with the job's `name`. Its exception is a JobError if the job was refused or
-            failed;
-            cancelling it ends the job.
+            failed; cancelling the future ends the job.
 
         Raises:
             ValueError: the formula has a bad literal, or the job's name is taken.
-            TypeError: an argument is no formula.
+            TypeError: an argument has the wrong type.
             ServiceError: the job cannot be written.
             RuntimeError: the client is closed.
         """
@@ -363,7 +362,7 @@ class Client:
             if isinstance(limit_s, Real):
                 job[f"{kind}-limit"] = format_duration(float(limit_s))
             elif limit_s is not None:
-                raise TypeError(f"{kind}_limit_s is a number of seconds, not {limit_s!r}")
+                raise TypeError(f"{kind}_limit_s must be a number of seconds, not {limit_s!r}")
         input_file = self._put_formula(job, formula, literals_of(assumptions, "assumptions"))
         if job.get("incremental"):
             self._keep(job, input_file)
@@ -389,7 +388,7 @@ class Client:
                 self._thread = threading.Thread(target=self._watch, name="mallob-py-client", daemon=True)
                 self._thread.start()
             os.eventfd_write(self._wake, 1)
-            if len(self._pending) == 1:  # the waiter will probably submit its next job after the reply
+            if len(self._pending) == 1:  # the caller will probably submit its next job after the reply
                 self._spare.prepare()
         future.add_done_callback(lambda done: self.interrupt(job["name"]) if done.cancelled() else None)
         return future
@@ -410,14 +409,14 @@ class Client:
         Args:
             formulas: formulas as `submit` takes them; if one cannot be handed in, earlier ones are cancelled.
             group: the group's name; "": a new one.
-            progress: whether iterations over the group show a bar of answered jobs, by tqdm.
+            progress: whether iterations over the group show a bar of answered jobs, drawn by tqdm.
             **fields: further arguments of `submit`.
 
         Returns:
             The group, which yields answers.
 
         Raises:
-            ImportError: there is no tqdm.
+            ImportError: `progress` is true, and tqdm is not installed.
         """
         check_progress(progress)
         group = group or f"py-{uuid.uuid4().hex[:12]}"
@@ -433,7 +432,7 @@ class Client:
         return JobGroup(self, group, futures, has_bar=progress)
 
     def group(self, name: str) -> JobGroup:
-        """Return the user's group of this name, with jobs of any client and any time."""
+        """Return the user's group of this name, with all its jobs, from any client and any time."""
         return JobGroup(self, name, [])
 
     def run(
@@ -455,10 +454,10 @@ class Client:
             *files: input files.
             name: the job's name; "": a new one.
             priority: the job's priority.
-            max_demand: the most workers; 0: no bound.
+            max_demand: the greatest number of workers; 0: no bound.
             time_limit_s: seconds that the job may have a PE.
             wallclock_limit_s: seconds from the job's start.
-            cpu_limit_s: CPU seconds of all its workers.
+            cpu_limit_s: CPU seconds of all the job's workers.
             **configuration: the application's settings.
 
         Returns:
@@ -489,7 +488,7 @@ class Client:
         cpu_limit_s: float | None = None,
         **configuration: Any,
     ) -> JobFuture:
-        """Hand in a job of any application; arguments as `run`, returns and raises as `submit`."""
+        """Hand in a job of any application. Takes arguments as `run`; returns and raises as `submit`."""
         return self.submit(
             application=application,
             files=[os.path.abspath(file) for file in files],
@@ -503,21 +502,20 @@ class Client:
         )
 
     def solve_smt(self, script: str | os.PathLike[str], **fields: Any) -> Answer:
-        """Answer a script in SMT-LIB 2, and wait.
+        """Run a script in SMT-LIB 2 and wait for its answer.
 
         Args:
-            script: its text (which has parentheses), or a path.
+            script: the script's text, recognised by a parenthesis, or a path.
             **fields: arguments of `submit`; `configuration` may have `engines`, `seed` and `agreement`.
 
         Returns:
-            The answer: `satisfiable` is the last check's, `text` all output, `result["answers"]` the words of
-            all
-            checks. Raises as `submit` and its future.
+            The answer: `satisfiable` is the last check's answer, `text` all output, and `result["answers"]`
+            the words of all checks. Raises as `submit` and its future.
         """
         return awaited(self.submit_smt(script, **fields))
 
     def submit_smt(self, script: str | os.PathLike[str], **fields: Any) -> JobFuture:
-        """Hand in a script in SMT-LIB 2; arguments as `solve_smt`, returns and raises as `submit`."""
+        """Hand in a script in SMT-LIB 2. Takes arguments as `solve_smt`; returns and raises as `submit`."""
         is_text = isinstance(script, str) and "(" in script
         return self.submit(script.encode() if is_text else script, application="SMT", **fields)  # type: ignore[union-attr]
 
@@ -526,18 +524,19 @@ class Client:
     def minimize(
         self, formula: Any, objective: Mapping[int, int] | None = None, **fields: Any
     ) -> optimization.Optimum:
-        """Return the least value of an objective, {literal: weight}, or of a weighted formula.
+        """Find the smallest value of an objective, {literal: weight}, or the smallest cost of `formula`.
 
-        `fields` are arguments of `submit`. Raises as `submit` and its future.
+        Without an objective, `formula` must be weighted. `fields` are arguments of `submit`. Raises as
+        `submit` and its future.
         """
         return awaited(self.optimize(optimization.minimizing(formula, objective), **fields))
 
     def maximize(self, formula: Any, objective: Mapping[int, int], **fields: Any) -> optimization.Optimum:
-        """Return the largest value of an objective, {literal: weight}, subject to clauses; as `minimize`."""
+        """Find the largest value of an objective, {literal: weight}, subject to clauses; as `minimize`."""
         return awaited(self.optimize(optimization.maximizing(formula, objective), **fields))
 
     def optimize(self, task: optimization.Task, **fields: Any) -> optimization.OptimumFuture:
-        """Hand in a task of `optimization.minimizing` or `maximizing`; the future has `bounds`."""
+        """Hand in a task made by `optimization.minimizing` or `maximizing`; return the future optimum."""
         job = self.submit(task.text if task.path is None else task.path, application="MAXSAT", **fields)
 
         def look() -> tuple[int | None, int | None]:
@@ -568,7 +567,7 @@ class Client:
         """Wait for the answer to a job handed in at any time, by any client.
 
         Args:
-            name: the name of a job of this client's user; if there is none, it is read as `USER.NAME`.
+            name: the job's name; if this client's user has no such job, `name` is read as `USER.NAME`.
             timeout_s: the longest wait in seconds; None: no bound.
 
         Returns:
@@ -577,7 +576,7 @@ class Client:
         Raises:
             JobError: the job was refused or failed.
             LookupError: there is no such job.
-            TimeoutError: there is no reply in time.
+            TimeoutError: no reply has come in time.
             ServiceError: no service runs.
         """
         client_dir = service.folder_of(self._api_dir, self._client)
@@ -597,7 +596,7 @@ class Client:
         return _answer(reply)
 
     def interrupt(self, name: str) -> None:
-        """End a job of this user, handed in by any client, with an unknown answer."""
+        """End a job of this client's user, whichever client handed it in; the answer is then unknown."""
         service.interrupt(self._api_dir, self._user, name, self._client, is_quiet=True)
 
     def status(self) -> ServiceStatus:
@@ -608,11 +607,11 @@ class Client:
         return status
 
     def jobs(self) -> tuple[JobStatus, ...]:
-        """Return the live jobs of all users: all running ones, and the first of very many waiting ones."""
+        """Return the live jobs of all users; of very many waiting jobs, only the first."""
         return self.status().jobs
 
     def end_chain(self, precursor: str) -> None:
-        """End the chain of the user's job named `precursor`: no revision follows."""
+        """End the chain of revisions whose last one is the user's job named `precursor`."""
         job = {"incremental": True, "precursor": f"{self._user}.{precursor}", "done": True}
         service.submit(
             self._api_dir, job | {"user": self._user, "name": f"py-{uuid.uuid4().hex}"}, self._client
@@ -621,7 +620,7 @@ class Client:
             _remove(path)
 
     def take_back(self, revision: str, precursor: str) -> None:
-        """Take a refused revision back: its chain ends in `precursor` again ("": it has not begun)."""
+        """Take back a refused revision: its chain ends in `precursor` again ("": the chain is empty)."""
         files = self._chain_files.pop(revision, [])
         if precursor:
             # The last file may be the revision's own; it is removed with the others at the chain's end.
@@ -657,7 +656,7 @@ class Client:
     # --- formulas -----------------------------------------------------------------------------
 
     def _put_formula(self, job: dict[str, Any], formula: Any, assumptions: list[int]) -> Path | None:
-        """Add the fields that hold or name the formula; return the file written, if any."""
+        """Add to `job` the fields that hold or name the formula; return the file written, if any."""
         if formula is not None and (other := {"files", "literals"} & job.keys()):
             raise ValueError(f"a formula is given, and {min(other)} as well; give one of the two")
         if isinstance(formula, str | os.PathLike):
@@ -686,7 +685,7 @@ class Client:
         return path
 
     def _keep(self, job: Mapping[str, Any], input_file: Path | None) -> None:
-        """Keep a revision's file until the chain's end, since the service may have to read all again."""
+        """Keep a revision's file until its chain ends, since the service may have to read the chain again."""
         _, _, precursor = job.get("precursor", "").partition(f"{self._user}.")
         files = self._chain_files.pop(precursor, [])
         self._chain_files[job["name"]] = [*files, input_file] if input_file else files
@@ -721,7 +720,7 @@ class Client:
         self._next_service_look_s = now + _SERVICE_LOOK_PERIOD_S
         try:
             is_served = self.is_served
-        except OSError:  # unknown now
+        except OSError:  # whether a service runs is unknown at this moment
             return
         if is_served:
             self._served_s = now
@@ -739,7 +738,7 @@ class Client:
                 one.future.end(error)
 
     def _watch(self) -> None:
-        """Look for replies, in a thread of its own: at once if the folder reports them, else by polling."""
+        """Look for replies, in the client's thread: as soon as inotify reports them, else by polling."""
         delay_s = _POLL_DELAY_MIN_S
         while True:
             with self._mutex:
@@ -761,7 +760,7 @@ class Client:
                 for name, _, _ in endings:
                     self._forget(name)
             self._look_for_service()
-            for _, future, ending in endings:  # last: a waiter may reuse the name at once
+            for _, future, ending in endings:  # last, because the caller may reuse the job's name at once
                 future.end(ending)
             delay_s = _POLL_DELAY_MIN_S if endings else min(1.2 * delay_s, _POLL_DELAY_MAX_S)
 
@@ -773,7 +772,7 @@ class Client:
 
 
 def _ending_of(submission: service.Submission) -> Answer | Exception | None:
-    """Return the ending of a job, if there is a reply that can be read now."""
+    """Return the answer or exception that a job's reply holds; None if no reply can be read now."""
     try:
         reply = service.reply_to(submission)
         return None if reply is None else _answer(reply)
@@ -809,7 +808,7 @@ def _answer(reply: Mapping[str, Any]) -> Answer:
 
 
 def _solution(result: Mapping[str, Any]) -> NDArray[np.int32]:
-    """Return the literals of a solution, from any place and form."""
+    """Return the literals of a solution, whether in the reply or in a file, as numbers or packed as bits."""
     if "solution-format" in result:
         packed = _bytes_of(result)
         n_vars = int(result["variables"])
@@ -832,13 +831,13 @@ def _remove(path: Path | None) -> None:
 
 
 def solve(*args: Any, **fields: Any) -> Answer:
-    """Solve a formula by the service of the working folder's `.api`; arguments as `Client.solve`."""
+    """Solve a formula with the service on the folder `.api`. Takes arguments as `Client.solve`."""
     with Client() as client:
         return client.solve(*args, **fields)
 
 
 class FormulaExecutor(Executor):
-    """An executor of formulas, with a client of its own on `api_dir`; `options` are those of `Client`."""
+    """An executor of formulas with a client of its own; takes the arguments of `Client`."""
 
     def __init__(self, api_dir: str | os.PathLike[str] = ".api", **options: Any) -> None:
         self._client = Client(api_dir, **options)
@@ -860,7 +859,7 @@ class FormulaExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more formulas; close the client after the submitted ones, with or without `wait`."""
+        """Take no more formulas, and close the client after the last submitted one, also without `wait`."""
         with self._mutex:
             is_first, self._is_shut_down = not self._is_shut_down, True
             futures = list(self._futures)

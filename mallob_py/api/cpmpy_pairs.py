@@ -17,7 +17,7 @@ from cpmpy.transformations.int2bool import IntVarEnc, IntVarEncDirect, IntVarEnc
 
 #: literals of CPMpy, at least one of which must be true
 Clause = list[Any]
-#: most pairs of values: beyond, some clauses would be too long, and the sum is left to other encodings
+#: greatest number of pairs of values: a larger sum is left to other encodings, since clauses become too long
 _MOST_PAIRS = 20_000
 
 
@@ -29,12 +29,15 @@ class _OneHot:
     literals: list[Any]
 
     def cases(self) -> Iterator[tuple[Clause, int | None, int | None]]:
-        """Yield for each case the literals by which a clause excepts it, and its least and greatest value."""
+        """Yield each case: the literals that restrict a clause to the case, and the case's range of values.
+
+        The range is the smallest and greatest value, each None if the case does not bound it.
+        """
         for value, literal in zip(self.values, self.literals, strict=True):
             yield [~literal], value, value
 
     def between(self, low: int | None, high: int | None) -> list[Clause]:
-        """Return clauses that hold the integer in a range; None: no bound on that side."""
+        """Return clauses that keep the integer between `low` and `high`; None: no such bound."""
         begin = 0 if low is None else bisect_left(self.values, low)
         end = len(self.values) if high is None else bisect_right(self.values, high)
         return [] if end - begin == len(self.values) else [self.literals[begin:end]]
@@ -55,7 +58,7 @@ class _Steps:
             yield [literal], None, self.values[i]
 
     def between(self, low: int | None, high: int | None) -> list[Clause]:
-        """Return clauses for a range, as in `_OneHot`."""
+        """Return clauses that keep the integer in a range, as in `_OneHot`."""
         begin = 0 if low is None else bisect_left(self.values, low)
         end = len(self.values) if high is None else bisect_right(self.values, high)
         if begin >= end:
@@ -68,7 +71,7 @@ _Number = _OneHot | _Steps
 
 
 class Integers:
-    """Integers by their literals; `encoded` is CPMpy's growing map of integers to encodings."""
+    """Finds integers by their literals. `encoded`: integer's name -> encoding; CPMpy adds to this dict."""
 
     def __init__(self, encoded: dict[str, Any]) -> None:
         self._encoded = encoded
@@ -112,7 +115,7 @@ class Integers:
 
 
 def _number(whole: Any, weights: Mapping[str, int]) -> _Number | None:
-    """Return the integer that weighted literals make; None: they have no order."""
+    """Return the integer that a weighted sum of an encoding's literals is; None: its values have no order."""
     if isinstance(whole, IntVarEncDirect):
         literals = sorted(whole.vars(), key=lambda literal: weights.get(literal.name, 0))
         return _OneHot([weights.get(literal.name, 0) for literal in literals], literals)

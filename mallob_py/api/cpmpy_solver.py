@@ -1,4 +1,4 @@
-"""A solver for CPMpy: encodes models here, and lets a service answer them.
+"""A solver for CPMpy: encodes models in this process, and has a service solve them.
 
 import cpmpy as cp
 from mallob_py import register_cpmpy_solver
@@ -37,8 +37,8 @@ from mallob_py.api.settled import awaited
 
 #: name of the solver in CPMpy
 NAME = "mallob"
-#: longest weighted sum that is not added up in binary: other encodings propagate better, but take
-#: thousands of clauses for one sum over large domains
+#: greatest number of terms of a weighted sum that is not added up in binary: other encodings propagate
+#: better, but take thousands of clauses for one sum over large domains
 _SHORT_SUM = 12
 
 
@@ -53,7 +53,7 @@ class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
     """CPMpy's solver interface; `subsolver` is the folder of a service."""
 
     def __init__(self, cpm_model: Any = None, subsolver: str | None = None, client: Client | None = None):
-        """Use `client`, which stays open, or a client of its own on the folder `subsolver`."""
+        """Use `client`, which stays open, or without one make a client on the folder `subsolver`."""
         self.ivarmap: dict[str, Any] = {}
         self._integers = Integers(self.ivarmap)
         self.encoding = "auto"
@@ -77,7 +77,7 @@ class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
     def objective(self, expr: Any, minimize: bool) -> None:
         """Set the objective; a later objective replaces it."""
         if isinstance(expr, int):
-            raise NotSupportedError(f"{self.name}: an objective without variables, {expr}")
+            raise NotSupportedError(f"{self.name}: the objective {expr} has no variables")
         get_variables(expr, collect=self.user_vars)
         weights, literals, _, constraints = to_cnf_objective(
             -expr if minimize else expr,
@@ -132,7 +132,7 @@ class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
 
 
 class _Remote(pindakaas.CNF):  # type: ignore[misc]
-    """Hard and soft clauses, with the methods that `CPM_pindakaas` calls on a solver."""
+    """Hard and soft clauses that a service solves, with the solver methods that `CPM_pindakaas` calls."""
 
     def __init__(self, client: Client | None, api_dir: str | os.PathLike[str]) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class _Remote(pindakaas.CNF):  # type: ignore[misc]
         #: the objective as soft clauses; None: no objective
         self.soft: Sequence[tuple[int, list[int]]] | None = None
         self.is_optimal = False
-        #: encoder of sums; None: Pindakaas chooses
+        #: encoder of sums; None: Pindakaas chooses one
         self.encoder: Any = None
 
     def add_encoding(self, constraint: Any, conditions: Any = None) -> None:
@@ -178,10 +178,10 @@ class _Found:
         self._core = None if core is None else frozenset(core)
 
     def value(self, literal: Any) -> bool:
-        """Return the value of a literal; False for variables in no clause."""
+        """Return the value of a literal; variables in no clause are false."""
         number = int(literal)
         return number in self._true if number > 0 else -number not in self._true
 
     def failed(self, literal: Any) -> bool:
-        """Tell whether an assumption is to blame; true for all if unknown."""
+        """Tell whether an assumption is in the core; True for all assumptions if there is no core."""
         return self._core is None or int(literal) in self._core

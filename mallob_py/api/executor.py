@@ -1,4 +1,4 @@
-"""Python functions on the workers of a service, or of ranks of one's own, as a standard executor.
+"""A standard executor that runs Python functions on the workers of a service, or of its own ranks.
 
     from mallob_py import Executor
 
@@ -8,10 +8,11 @@
             ...
 
 One malleable job does all calls with the same terms (`priority`, `max_demand`, limits): it begins with the
-first call and ends a second after the last one. A map with a time limit has a job of its own. If a worker is
-lost, another worker repeats its open calls; each call has one outcome.
+first call and ends a second after the last one. A map with terms of its own has a job of its own. If a worker
+is lost, other workers repeat its open calls; each call has one outcome.
 
-Within a call, every `Executor` is the pool that runs the call, with any arguments: calls may submit calls.
+Calls may submit calls: an `Executor` made within a call uses the pool that runs the call, whatever its
+arguments are.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 #: the values of `map`'s `on_error`
 _ON_ERROR = ("raise", "collect")
-#: the number and bytes of a map's arguments that are pickled before the hub gets them
+#: numbers of calls and of pickled bytes after which a map hands its next part to the hub
 _HANDED_IN_CALLS, _HANDED_IN_BYTES = 500, 4 << 20
-#: pickles of functions that are pickled as a name
+#: function -> its pickle, if the pickle holds only the function's name
 _known_by_name: WeakKeyDictionary[Any, Pickled] = WeakKeyDictionary()
 
 
 class Executor(concurrent.futures.Executor):
-    """Executor whose calls run on the workers of a service; safe to use from several threads."""
+    """Executor whose calls run on the workers of a service; several threads may use it."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class Executor(concurrent.futures.Executor):
         initargs: tuple[Any, ...] = (),
         trust: str = "",
     ) -> None:
-        """Use the service on `api_dir`, or start ranks of one's own.
+        """Use the service on `api_dir`, or start `ranks` ranks.
 
         Args:
             api_dir: the folder of a service.
@@ -96,23 +97,23 @@ class Executor(concurrent.futures.Executor):
             user: the user of the jobs; "": the login name.
             client: which of the service's folders `jobs.<i>` to use.
             priority: the priority of the executor's jobs; `map` may set its own.
-            max_demand: the most workers at a time, 0: no bound; `map` may set its own.
+            max_demand: the greatest number of workers at a time, 0: no bound; `map` may set its own.
             name: the name of the first job; `map` may set its own.
             max_workers: another name for `max_demand`.
-            initializer: called with `initargs` in each worker before the first call there; if the initializer
-                raises, all calls end with BrokenExecutor.
+            initializer: called with `initargs` in each worker before the worker's first call; if the
+                initializer raises, all calls end with BrokenExecutor.
             initargs: the arguments of `initializer`.
-            trust: another user who runs the service, and whose answers may thus run code here.
+            trust: the user who runs the service, if it is another user whose answers may run code here.
 
         Raises:
             ServiceError: no service has used the folder, a user who is not trusted runs the service, or
                 the ranks do not start.
-            TypeError: `api_dir` is a number, `ranks` is none, or `initializer` is no callable.
+            TypeError: `api_dir` is a number, `ranks` is not an integer, or `initializer` is not callable.
             ValueError: `ranks` is below 1.
         """
         if isinstance(api_dir, int):
             raise TypeError(
-                f"Executor({api_dir}) names no folder; with ranks of its own: Executor(ranks={api_dir})"
+                f"Executor({api_dir}) names no folder; to start ranks, use Executor(ranks={api_dir})"
             )
         if max_workers is not None:
             max_demand = _bound(max_workers, max_demand)
@@ -173,7 +174,7 @@ class Executor(concurrent.futures.Executor):
 
     @property
     def workers(self) -> int:
-        """The workers that the jobs can have at a time: the service's PEs or own ranks; 1 within a call."""
+        """The number of workers that the jobs can have at a time; 1 within a call."""
         if self._inner is not None:
             return 1
         most = self._terms.max_demand or math.inf
@@ -193,13 +194,13 @@ class Executor(concurrent.futures.Executor):
     def share(self, value: _T) -> Shared[_T]:
         """Keep an object in the workers, for any number of calls.
 
-        The object crosses to each host once, into shared memory; each worker unpickles the object when a call
+        The object is sent to each host once, into shared memory; a worker unpickles it when one of its calls
         first asks for it. Arrays of numbers are not copied, and are read-only. The memory is freed when the
-        handle is dropped and all present calls are done, or when the executor is shut down. Within a call,
-        the object travels with its handle.
+        handle is dropped and all present calls are done, or when the executor is shut down. If `share` is
+        called within a call, the object is sent with its handle.
 
         Args:
-            value: any object that can be pickled by cloudpickle, as it is now.
+            value: any object that cloudpickle can pickle; later changes of the object are not shared.
 
         Returns:
             A handle, which calls take as an argument or in a closure; its `value` is the object.
@@ -224,15 +225,15 @@ class Executor(concurrent.futures.Executor):
     # --- the interface of concurrent.futures.Executor -----------------------------------------------
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> CallFuture[_T]:
-        """Call `fn(*args, **kwargs)` on a worker, with the arguments as they are now.
+        """Call `fn(*args, **kwargs)` on a worker; later changes of the arguments have no effect.
 
         Args:
-            fn: any callable that can be pickled by cloudpickle.
+            fn: any callable that cloudpickle can pickle.
             *args: positional arguments.
             **kwargs: keyword arguments.
 
         Returns:
-            The future of the call, whose `progress` shows what the call reported.
+            The future of the call, whose `progress` is the call's last report of progress.
 
         Raises:
             CannotSend: `fn` or an argument cannot be pickled.
@@ -337,29 +338,29 @@ class Executor(concurrent.futures.Executor):
         """Call `fn` with items of the iterables, which are read at once unless `buffersize` is given.
 
         Args:
-            fn: any callable that can be pickled by cloudpickle.
-            *iterables: the arguments, one of each iterable per call.
-            timeout: seconds from now until an awaited result must be there.
-            chunksize: calls that are sent together; None: chosen by how long calls take.
-            buffersize: the most calls under way; the iterables are read as results are taken.
+            fn: any callable that cloudpickle can pickle.
+            *iterables: the arguments: each call takes the next item of each iterable.
+            timeout: seconds from now within which an awaited result must come.
+            chunksize: number of calls that are sent together; None: chosen by the duration of the calls.
+            buffersize: greatest number of calls under way; the iterables are read as results are taken.
             ordered: whether results come in the order of the calls, or as calls end.
             retries: how often a call that raises is repeated.
-            on_error: "raise" the first exception and cancel the other calls, or "collect": yield exceptions
-                in the places of results. An exception's `__cause__` is the worker's traceback, and a note
-                names the call.
-            priority: the priority of the map's own job; None: that of the executor.
-            max_demand: the most workers of the map's own job; None: that of the executor.
+            on_error: "raise": raise the first exception and cancel the other calls; "collect": yield
+                exceptions instead of the missing results. An exception's `__cause__` is the worker's
+                traceback, and a note names the call.
+            priority: the priority of the map's own job; None: the executor's priority.
+            max_demand: the greatest number of workers of the map's own job; None: the executor's.
             time_limit: seconds that the map's job may have a PE; open calls then end with TimeLimit.
             cpu_limit: CPU seconds of all workers of the map's job; open calls then end with TimeLimit.
             name: the name of the map's own job.
-            progress: whether the iteration shows a bar of done calls, by tqdm.
+            progress: whether the iteration shows a bar of done calls, drawn by tqdm.
 
         Returns:
             An iterator over the results, which raises TimeoutError after `timeout`.
 
         Raises:
             CannotSend: `fn` or an argument cannot be pickled.
-            ImportError: `progress` is given, and there is no tqdm.
+            ImportError: `progress` is true, and tqdm is not installed.
             TypeError: an argument has the wrong type.
             ValueError: an argument is out of range.
         """
@@ -394,7 +395,7 @@ class Executor(concurrent.futures.Executor):
         items: list[Any],
         how: dict[str, Any],
     ) -> MapResults[Any]:
-        """Hand in all calls of a map. `begin` is a method of the hub, `how` the form of the results."""
+        """Hand in all calls of a map. `begin` is `Hub.map`, `how` holds the arguments of `MapResults`."""
         self._check_process()
         with self._mutex:
             self._check_open()
@@ -417,13 +418,13 @@ class Executor(concurrent.futures.Executor):
         function = self._pickled(fn)
 
         def submit(item: tuple[Any, ...], _keeping: object = fn) -> CallFuture[_T]:
-            """Submit a call, and keep the objects that `fn` shares."""
+            """Submit a call; `_keeping` keeps alive the shared objects to which `fn` refers."""
             return self._submit(terms, function, item, {}, retries)
 
         return submit
 
     def _known(self, fn: Callable[..., Any]) -> Pickled | None:
-        """Return the pickle of a function in its present state; None: it can only be called here."""
+        """Return the pickle of a function in its present state; None if it cannot be pickled."""
         with suppress(CannotSend):
             return self._pickled(fn)
         return None
@@ -440,7 +441,7 @@ class Executor(concurrent.futures.Executor):
         return fn if self._initializer is None else Initialized(self._mark, self._initializer, fn)
 
     def interrupt(self) -> None:
-        """End all calls without an outcome with CancelledError, also running ones; take further calls."""
+        """End all open calls, also running ones, with CancelledError; further calls are still taken."""
         self._check_process()
         if self._hub is not None:
             self._hub.cancel_all()
@@ -453,10 +454,11 @@ class Executor(concurrent.futures.Executor):
         self.shutdown()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no further calls, and end when all calls are done.
+        """Take no further calls; the executor ends when all calls are done.
 
         Args:
-            wait: whether to return only then; ignored in a callback of a call, which would wait for itself.
+            wait: whether to return only when the executor has ended; ignored in a callback of a call, which
+                would wait for itself.
             cancel_futures: whether to cancel the calls that no worker has begun.
         """
         if os.getpid() != self._process:
@@ -518,7 +520,7 @@ def _drop_shared(process: int, hub: Hub, mark: str) -> None:
 
 
 def _lose_ranks(hub: Hub, last_words: Callable[[], str], _: object) -> None:
-    """End open calls with an error if the ranks are lost; no call is open if the executor ended them."""
+    """End open calls with an error, since the ranks have ended; if the executor ended them, none is open."""
     why = f"the executor's ranks have ended: {last_words()}"
     hub.break_off(lambda call: ServiceError(f"{why}; not done: {call}"))
 
@@ -532,24 +534,24 @@ def _has_other_hosts(client: Client) -> bool:
 
 
 def _trusted(service_user: int, trust: str) -> int:
-    """Return the user id of the service. Raises ServiceError if that user is neither ours nor trusted."""
+    """Return `service_user`. Raises ServiceError if this user is neither the caller's nor trusted."""
     if service_user == os.geteuid():
         return service_user
     name = user_name(service_user)
     if trust in (name, str(service_user)):
         return service_user
     raise ServiceError(
-        f"the service is run by {name}, whose answers can run code with your rights; if you trust that user,"
-        f" and all that may hand in code there: Executor(..., trust={name!r})"
+        f"the service is run by {name}, whose answers can run code with your rights; if you trust {name},"
+        f" and all users who may hand in code there, use Executor(..., trust={name!r})"
     )
 
 
 def report_progress(done: float, total: float | None = None) -> None:
-    """Report from within a call how far the call is; outside of calls: no effect.
+    """Report from within a call how far the call is; outside of calls, nothing happens.
 
     Args:
-        done: the part that is done, in any unit; shown by `CallFuture.progress`.
-        total: the whole in the same unit; None: unknown.
+        done: the amount that is done, in any unit; shown by `CallFuture.progress`.
+        total: the whole amount, in the same unit; None: unknown.
     """
     if here.worker is not None:
         here.worker.report_progress(done, total)
@@ -567,25 +569,25 @@ def _terms(**fields: Any) -> Terms:
     terms = Terms(**fields)
     for name, value in (("time_limit", terms.time_limit_s), ("cpu_limit", terms.cpu_limit_s)):
         if value is not None and value <= 0:
-            raise ValueError(f"{name} is a number of seconds above 0, not {value}")
+            raise ValueError(f"{name} must be a number of seconds above 0, not {value}")
     if terms.priority <= 0:
-        raise ValueError(f"priority is a number above 0, not {terms.priority}")
+        raise ValueError(f"priority must be a number above 0, not {terms.priority}")
     if terms.max_demand < 0:
-        raise ValueError(f"max_demand is a number of workers, 0 for no bound, not {terms.max_demand}")
+        raise ValueError(f"max_demand must be 0 (no bound) or a number of workers, not {terms.max_demand}")
     return terms
 
 
 def _check_map(on_error: str, chunksize: int | None, buffersize: int | None, retries: int) -> None:
     if on_error not in _ON_ERROR:
-        raise ValueError(f"on_error is one of {', '.join(_ON_ERROR)}, not {on_error!r}")
+        raise ValueError(f"on_error must be one of {', '.join(_ON_ERROR)}, not {on_error!r}")
     if chunksize is not None and chunksize < 1:
-        raise ValueError(f"chunksize is a number above 0, or None, not {chunksize}")
+        raise ValueError(f"chunksize must be None or a number above 0, not {chunksize}")
     if buffersize is not None and not isinstance(buffersize, int):
         raise TypeError("buffersize must be an integer or None")
     if buffersize is not None and buffersize < 1:
         raise ValueError("buffersize must be None or > 0")
     if retries < 0:
-        raise ValueError(f"retries is a number, 0 or more, not {retries}")
+        raise ValueError(f"retries must be 0 or more, not {retries}")
 
 
 def _pickled(fn: Callable[..., Any]) -> Pickled:
@@ -635,7 +637,7 @@ def _inner_map(
     items: list[tuple[Any, ...]],
     results_of: Callable[[Callable[[], None]], MapResults[_T]],
 ) -> MapResults[_T]:
-    """Run a map within a call: each call is handed to the pool by itself."""
+    """Run a map within a call: each call of the map is submitted separately."""
     futures: list[concurrent.futures.Future[_T]] = []
     results = results_of(lambda: _cancel_all(futures))
     sink = results.sink
@@ -656,7 +658,7 @@ def _inner_map(
 
 
 class _Retried:
-    """A function that is called again, with unchanged arguments, if it raises."""
+    """A function that is called up to `retries` more times, with the original arguments, if it raises."""
 
     def __init__(self, func: Callable[..., Any], retries: int) -> None:
         self.func = func

@@ -1,8 +1,8 @@
-"""Formulas given as Python objects: each is read once and becomes integers.
+"""Formulas given as Python objects: each is read once and converted into integers.
 
 Clauses may be lists, sets, iterators, arrays, or PySAT's `CNF`, `CNFPlus` without bounds and `Formula`. A
 weighted formula has `hard`, `soft` and `wght`, such as PySAT's `WCNF`. An object with a part that clauses
-cannot express is refused, since the answer would be that of another formula.
+cannot express is refused, since an answer without this part would be wrong.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-#: a path; bytes: the content of an input file of any application; clauses; an object with `clauses`, such
-#: as PySAT's CNF; an array: integers with a 0 after each clause, or one clause per row, filled up by 0
+#: a path; bytes (the content of an application's input file); clauses; an object with `clauses`, such as
+#: PySAT's CNF; or an array: integers with a 0 after each clause, or one clause per row, filled up by 0
 FormulaLike: TypeAlias = bytes | str | os.PathLike[str] | Iterable[Iterable[int]] | NDArray[np.integer[Any]]
 
-#: weights and clauses
+#: soft clauses: pairs of a weight and a clause
 Soft: TypeAlias = Iterable[tuple[int, Iterable[int]]]
 
 LITERAL_MAX = 2**31 - 2
 NO_BOUNDS = "the service takes clauses; encode constraints on numbers of literals with pysat.card"
 _RANGE = f"literals go from 1 to {LITERAL_MAX} and -1 to -{LITERAL_MAX}"
-#: iterable types that are no clauses or literals
+#: iterable types whose items are neither clauses nor literals
 _OPAQUE = (str, bytes, bytearray, memoryview, os.PathLike, Mapping)
 
 
 class BoundsError(NotImplementedError, ValueError):
-    """A formula bounds numbers of literals. PySAT raises NotImplementedError in that case."""
+    """A formula bounds how many literals are true; for such formulas, PySAT raises NotImplementedError."""
 
 
 def clauses_of(formula: Any) -> NDArray[np.int32]:
@@ -41,12 +41,12 @@ def clauses_of(formula: Any) -> NDArray[np.int32]:
 
 
 def literals_of(literals: Any, what: str = "clause") -> list[int]:
-    """Return the literals of a clause, or of another sequence called `what`. Raises as `clauses_of`."""
+    """Return the literals of a sequence that errors call `what`. Raises as `clauses_of`."""
     return list(map(int, _checked(_closed(literals, what)[:-1])))
 
 
 def literal_of(value: Any) -> int:
-    """Return one literal. Raises as `clauses_of`."""
+    """Convert a value into a literal. Raises as `clauses_of`."""
     return literals_of([value], "literal")[0]
 
 
@@ -64,9 +64,9 @@ def weighted_of(formula: Any) -> tuple[NDArray[np.int32], list[tuple[int, list[i
 
 
 def weight_of(value: object) -> int:
-    """Return the weight of a soft clause. Raises ValueError."""
+    """Convert a value into the weight of a soft clause. Raises ValueError."""
     if not is_integer(value) or not 0 <= cast(int, value) < 2**63:
-        raise ValueError(f"a weight is a whole number from 0 to 2^63-1, not {value!r:.40}")
+        raise ValueError(f"a weight must be a whole number from 0 to 2^63-1, not {value!r:.40}")
     return int(cast(int, value))
 
 
@@ -76,15 +76,15 @@ def is_integer(value: object) -> bool:
 
 
 def wcnf_text(hard: NDArray[np.int32], soft: Sequence[tuple[int, list[int]]]) -> bytes:
-    """Return the text of a weighted formula's file."""
-    # Each 0 ends a line and begins the next; the last line begun stays empty.
+    """Return a weighted formula as the text of a WCNF file."""
+    # Each 0 ends a line and is followed by the "h " of the next line; the last "h " is cut off.
     lines = "h " + "".join([f"{literal} " if literal else "0\nh " for literal in hard.tolist()])
     lines_soft = "".join([f"{weight} {' '.join(map(str, (*clause, 0)))}\n" for weight, clause in soft])
     return (lines[: -len("h ")] + lines_soft).encode()
 
 
 def raw_content(integers: NDArray[np.int32], assumptions: Sequence[int]) -> bytes:
-    """Return the content of an input file in content mode `raw`: 2^31 - 1 opens the assumptions."""
+    """Return the content of an input file in content mode `raw`: 2^31 - 1 precedes the assumptions."""
     end = np.array([2**31 - 1, *assumptions, 0], dtype="<i4")
     return integers.astype("<i4").tobytes() + end.tobytes()
 
@@ -95,7 +95,7 @@ def _clauses_in(formula: Any) -> Iterable[Any]:
         raise TypeError("clauses are needed here, not a weighted formula, which Client.minimize takes")
     if isinstance(formula, _OPAQUE):
         raise TypeError(f"clauses are needed here; {_kind(formula)} holds none that can be read")
-    # PySAT's Formula keeps clauses in its parts, too, and iterates over all of them.
+    # PySAT's Formula has clauses in its parts, too; iterating over it yields all of them.
     clauses = formula if hasattr(formula, "clausify") else getattr(formula, "clauses", formula)
     if not isinstance(clauses, Iterable):
         raise TypeError(f"{_kind(formula)} is not a formula; a formula is clauses: lists of integers")
@@ -141,9 +141,9 @@ def _of_array(array: NDArray[Any]) -> NDArray[Any]:
             raise ValueError("the last clause of the array is not closed by 0")
         return array
     if array.ndim != 2:
-        raise ValueError(f"an array of {array.ndim} dimensions; 1 or 2 are possible")
+        raise ValueError(f"the array has {array.ndim} dimensions; a formula needs 1 or 2")
     closed = np.concatenate((array, np.zeros((len(array), 1), array.dtype)), axis=1)
-    # the literals of each row, in order, and the closing 0
+    # true for the literals and for the closing 0 of each row
     wanted = closed != 0
     wanted[:, -1] = True
     result: NDArray[Any] = closed[wanted]

@@ -1,7 +1,7 @@
-"""Solvers that live in the service: add clauses, solve under assumptions, add more, solve again.
+"""Incremental solvers in the service: add clauses, solve under assumptions, add more, solve again.
 
 `IncrementalSolver` has the methods of PySAT's solvers, `Ipasir` those of the IPASIR interface. Both use
-a chain of incremental jobs; each call of `solve` is a revision:
+a chain of incremental jobs; each call of `solve` hands in a revision:
 
     with IncrementalSolver(client) as solver:
         solver.append_formula([[1, 2], [-1, 3]])
@@ -27,19 +27,19 @@ from numpy.typing import NDArray
 from mallob_py.api.client import Answer, Client, JobError
 from mallob_py.api.formulas import NO_BOUNDS, FormulaLike, clauses_of, literal_of, literals_of
 
-#: the error reply's field for a job that failed at work; any other field: the job was refused
+#: field of the error reply to a job that failed at work; with any other field, the job was refused
 _FAILED_AT_WORK = "application"
 
 
 class _Chain:
-    """Revisions of one growing formula."""
+    """A chain of jobs: the revisions of one growing formula."""
 
     def __init__(self, client: Client, fields: dict[str, Any]) -> None:
         self._client = client
         self._fields = fields
         self._prefix = f"py-{uuid.uuid4().hex}"
         self._submitted = 0
-        #: the name of the last revision that the service took; "" if there is none
+        #: name of the last revision that the service took; "" if there is none
         self._last = ""
         self._is_over = False
         self._new: list[NDArray[np.int32]] = []
@@ -88,7 +88,7 @@ class _Chain:
         return self.answer
 
     def interrupt(self) -> None:
-        """End a running `solve` without an answer; for calls from other threads."""
+        """Have a `solve` that runs in another thread end without an answer."""
         if name := self._at_work:
             self._client.interrupt(name)
 
@@ -109,7 +109,7 @@ class _Chain:
 
 
 class IncrementalSolver:
-    """A solver with the interface of PySAT's solvers; each `solve` is a revision of one job chain."""
+    """A solver with the interface of PySAT's solvers; each `solve` adds a revision to one chain of jobs."""
 
     def __init__(self, client: Client, bootstrap_with: FormulaLike | None = None, **fields: Any) -> None:
         self._chain = _Chain(client, fields)
@@ -132,20 +132,20 @@ class IncrementalSolver:
             no_return: whether to return None, as PySAT does by default.
 
         Returns:
-            None, or True if `no_return` is false; the clause is not examined before `solve`.
+            None, or True if `no_return` is false, since the solver sees the clause only at the next `solve`.
 
         Raises:
             ValueError: a literal is 0 or larger than 31 bits.
-            TypeError: the clause is none.
+            TypeError: the clause is not a sequence of integers.
         """
         self._chain.add([clause])
         return None if no_return else True
 
     def append_formula(self, formula: FormulaLike, no_return: bool = True) -> bool | None:
-        """Add clauses; as `add_clause`.
+        """Add clauses. Raises as `add_clause`.
 
         Args:
-            formula: all that `Client.submit` takes except a path.
+            formula: any formula that `Client.submit` takes, except a path or bytes.
             no_return: whether to return None.
 
         Returns:
@@ -170,15 +170,15 @@ class IncrementalSolver:
 
     def add_xor_clause(self, lits: Iterable[int], value: bool = True) -> None:
         """Refuse XORs (NotImplementedError)."""
-        raise NotImplementedError("the service takes clauses; encode XORs as such")
+        raise NotImplementedError("the service takes clauses; encode XORs as clauses")
 
     def start_mode(self, warm: bool = False) -> None:
-        """Refuse `warm=True` (NotImplementedError); False is the usual mode."""
+        """Refuse `warm=True` (NotImplementedError); without `warm`, do nothing."""
         if warm:
-            raise NotImplementedError("several solvers work on a job; none starts from another's trail")
+            raise NotImplementedError("there is no warm start: a job's solvers cannot share one trail")
 
     def configure(self, parameters: Mapping[str, Any]) -> None:
-        """Refuse (NotImplementedError): the configuration is given with the solver."""
+        """Refuse (NotImplementedError): only the solver's constructor takes a configuration."""
         raise NotImplementedError("a job's configuration is given with its solver: configuration={...}")
 
     def get_proof(self) -> list[str] | None:
@@ -208,42 +208,42 @@ class IncrementalSolver:
         return self.solve(assumptions, **fields)
 
     def interrupt(self) -> None:
-        """End the `solve` under way, which returns None; for other threads."""
+        """End a `solve` that runs in another thread; it returns None."""
         self._chain.interrupt()
 
     def clear_interrupt(self) -> None:
         """Do nothing: an interruption ends one call only."""
 
     def conf_budget(self, budget: int = -1) -> None:
-        """Refuse any budget but -1, no bound (NotImplementedError)."""
+        """Refuse any budget (NotImplementedError) except -1, which means no bound."""
         _refuse_budget("conflicts", budget)
 
     def prop_budget(self, budget: int = -1) -> None:
-        """Refuse any budget but -1, no bound (NotImplementedError)."""
+        """Refuse any budget (NotImplementedError) except -1, which means no bound."""
         _refuse_budget("propagations", budget)
 
     def dec_budget(self, budget: int = -1) -> None:
-        """Refuse any budget but -1, no bound (NotImplementedError)."""
+        """Refuse any budget (NotImplementedError) except -1, which means no bound."""
         _refuse_budget("decisions", budget)
 
     def set_phases(self, literals: Iterable[int] = ()) -> None:
-        """Warn that phases are ignored, which changes no answer."""
-        warnings.warn("several solvers of unlike kinds work on a job; they take no phases", stacklevel=2)
+        """Warn that phases are ignored; answers are correct without them."""
+        warnings.warn("phases are ignored: the different solvers of a job take none", stacklevel=2)
 
     def propagate(self, assumptions: Iterable[int] = (), phase_saving: int = 0) -> tuple[bool, list[int]]:
         """Refuse (NotImplementedError): the service answers whole formulas."""
-        raise NotImplementedError("the service answers whole formulas; propagate with a solver of PySAT's")
+        raise NotImplementedError("the service only answers whole formulas; use PySAT's solvers to propagate")
 
     def accum_stats(self) -> dict[str, float]:
-        """Return `solves`, the number of calls of `solve`, and the sums of their replies' `used_...`."""
+        """Return the number of answered calls, `solves`, and the sums of their replies' `used_...`."""
         return dict(self._chain.stats)
 
     def time(self) -> float:
-        """Return the seconds that the last call of `solve` took, the service's share included."""
+        """Return the seconds (wall-clock time) that the last call of `solve` took."""
         return self._chain.last_s
 
     def time_accum(self) -> float:
-        """Return the seconds that all calls of `solve` took."""
+        """Return the seconds (wall-clock time) that all calls of `solve` took together."""
         return self._chain.total_s
 
     def get_status(self) -> bool | None:
@@ -256,11 +256,11 @@ class IncrementalSolver:
         return None if answer is None or answer.model is None else answer.model.tolist()
 
     def get_core(self) -> list[int] | None:
-        """Return assumptions of the last call that cannot hold together; None if the call was not UNSAT."""
+        """Return assumptions that cannot hold together; None if the last answer was not UNSAT."""
         return None if self._chain.answer is None else self._chain.answer.core
 
     def enum_models(self, assumptions: Iterable[int] = ()) -> Iterator[list[int]]:
-        """Yield all models; each is excluded for good by a new clause, as in PySAT.
+        """Yield all models. Each yielded model is excluded for good by a new clause, as in PySAT.
 
         Args:
             assumptions: literals that hold in each model.
@@ -281,7 +281,7 @@ class IncrementalSolver:
             self.add_clause([-literal for literal in model])
 
     def nof_vars(self) -> int:
-        """Return the largest variable so far."""
+        """Return the largest variable used so far."""
         return self._chain.n_vars
 
     def nof_clauses(self) -> int:
@@ -289,19 +289,19 @@ class IncrementalSolver:
         return self._chain.n_clauses
 
     def delete(self) -> None:
-        """End the chain, so that the service may forget the formula; repeated calls have no effect."""
+        """End the chain, so that the service may forget the formula; further calls have no effect."""
         self._chain.end()
 
 
 def _refuse_budget(of: str, budget: int) -> None:
     if budget != -1:
         raise NotImplementedError(
-            f"nobody counts the {of} of all workers; limit the time: solve_limited(time_limit_s=10)"
+            f"the {of} of all workers are not counted; limit the time instead: solve_limited(time_limit_s=10)"
         )
 
 
 class Ipasir:
-    """A solver with the IPASIR interface: literals one by one, 0 ends a clause."""
+    """A solver with the IPASIR interface: literals are added one by one, 0 ends a clause."""
 
     def __init__(self, client: Client, **fields: Any) -> None:
         self._chain = _Chain(client, fields)
@@ -326,7 +326,7 @@ class Ipasir:
         self._assumptions.append(literal_of(literal))
 
     def solve(self) -> int:
-        """Solve all closed clauses: 10: SAT, 20: UNSAT, 0: undecided. Raises as `IncrementalSolver.solve`."""
+        """Solve all closed clauses; return 10 (SAT), 20 (UNSAT) or 0. Raises as `IncrementalSolver.solve`."""
         if self._clause:
             raise ValueError(f"the clause {self._clause} is not closed by 0")
         assumptions, self._assumptions = self._assumptions, []
@@ -335,7 +335,7 @@ class Ipasir:
         return {True: 10, False: 20, None: 0}[answer.satisfiable]
 
     def val(self, literal: int) -> int:
-        """Return the literal if true in the model, else its negation; 0: any value. Only after 10."""
+        """Return the literal if true in the model, else its negation; 0: either will do. Only after a 10."""
         answer = self._chain.answer
         if answer is None or answer.model is None:
             raise ValueError("the last call of solve did not return 10")
@@ -346,7 +346,7 @@ class Ipasir:
         return literal if true == literal else -literal
 
     def failed(self, literal: int) -> bool:
-        """Tell whether this assumption was needed. After 20 only."""
+        """Tell whether an assumption was used to show unsatisfiability. Only after a 20."""
         if self._chain.answer is None or self._chain.answer.core is None:
             raise ValueError("the last call of solve did not return 20")
         return literal in self._core

@@ -1,4 +1,4 @@
-"""joblib's calls, and thus scikit-learn's, on an executor: `parallel_config(backend="mallob")`.
+"""A backend that runs the calls of joblib, and thus of scikit-learn, on an executor.
 
 from joblib import parallel_config
 from mallob_py import Executor, register_joblib_backend
@@ -30,7 +30,7 @@ def register_joblib_backend() -> None:
 
 
 class MallobBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """joblib's backend: runs batches on a given executor, or on an executor of its own on `api_dir`."""
+    """A backend of joblib: runs batches on `executor`, or without one on an executor made for `api_dir`."""
 
     supports_retrieve_callback = True
     default_n_jobs = -1
@@ -54,14 +54,14 @@ class MallobBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         return self._own
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """Return the number of workers for `n_jobs`: -1: all that the executor can have now; -2: one less."""
+        """Return the number of workers for `n_jobs`: -1: as many as the executor can have, -2: one fewer."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 has no meaning")
         wanted = -1 if n_jobs is None else n_jobs
         return wanted if wanted > 0 else max(1, self._pool().workers + 1 + wanted)
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
-        """Take over joblib's settings; return the number of workers for `n_jobs`."""
+        """Take joblib's settings; return the number of workers for `n_jobs`."""
         self.parallel = parallel
         return self.effective_n_jobs(n_jobs)
 
@@ -93,7 +93,7 @@ class MallobBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
 
 class _Snapshots(list[Any]):
-    """Results pickled when their calls returned."""
+    """A batch's results, each pickled when its call returned."""
 
 
 class _OneByOne:

@@ -1,7 +1,7 @@
 """MaxSAT solvers with the interfaces of PySAT and IPAMIR; each question is a job of a service.
 
-`RC2` has the methods of PySAT's class of that name, `Ipamir` the functions of the interface for incremental
-MaxSAT. Each question is solved from scratch.
+`RC2` has the methods of PySAT's class of the same name, `Ipamir` the functions of the interface for
+incremental MaxSAT. Each question is solved from scratch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mallob_py.api.settled import awaited
 
 
 class RC2:
-    """Solutions of a weighted formula (an object with `hard`, `soft` and `wght`), the cheapest first."""
+    """Finds the solutions of a weighted formula, the cheapest first."""
 
     def __init__(self, formula: Any, client: Client, **fields: Any) -> None:
         """Take over a formula.
@@ -27,7 +27,7 @@ class RC2:
         Args:
             formula: an object with `hard`, `soft` and `wght`, such as PySAT's `WCNF`.
             client: the client that hands in the jobs.
-            **fields: fields of `Client.submit`, for each job.
+            **fields: arguments of `Client.submit`, for each job.
         """
         self._client = client
         self._fields = fields
@@ -45,14 +45,14 @@ class RC2:
         self.delete()
 
     def add_clause(self, clause: Iterable[int], weight: int | None = None) -> None:
-        """Add a clause, which is hard without a `weight`."""
+        """Add a clause: soft if it has a `weight`, else hard."""
         if weight is None:
             self._hard.append(clauses_of([clause]))
         else:
             self._soft.append((weight_of(weight), literals_of(clause)))
 
     def compute(self) -> list[int] | None:
-        """Find a solution of least cost, and set `cost`.
+        """Find a solution of smallest cost, and set `cost`.
 
         Returns:
             One literal per variable; None if there is no solution.
@@ -72,7 +72,7 @@ class RC2:
         return [int(literal) for literal in best.model]
 
     def enumerate(self) -> Iterator[list[int]]:
-        """Yield all solutions, the cheapest first; `cost` follows. Raises as `compute`."""
+        """Yield all solutions, the cheapest first, and set `cost` to that of each. Raises as `compute`."""
         while (model := self.compute()) is not None:
             yield model
             self.add_clause([-literal for literal in model])
@@ -82,7 +82,7 @@ class RC2:
 
 
 class Ipamir:
-    """A solver with the IPAMIR interface: hard clauses, soft literals, assumptions for one question."""
+    """A solver with the IPAMIR interface: hard clauses, soft literals, and assumptions for one question."""
 
     def __init__(self, client: Client, **fields: Any) -> None:
         self._client = client
@@ -110,7 +110,7 @@ class Ipamir:
         self._assumptions.append(literal_of(literal))
 
     def solve(self) -> int:
-        """Solve: 30: optimal, 20: no solution, 10: a solution, 0: none found in time."""
+        """Solve; return 30 (optimal solution), 20 (no solution), 10 (a solution) or 0 (none in time)."""
         if self._clause:
             raise ValueError(f"the clause {self._clause} is not closed by 0")
         hard = clauses_of([*self._hard, *([literal] for literal in self._assumptions)])
@@ -128,7 +128,7 @@ class Ipamir:
         return self._best.value
 
     def val_lit(self, literal: int) -> int:
-        """Return the literal if true in the last solution, else its negation; 0: either value will do."""
+        """Return the literal if true in the last solution, else its negation; 0: either will do."""
         if self._best is None or self._best.model is None:
             raise ValueError("there is no solution: the last answer was not 10 or 30")
         if abs(literal) > len(self._best.model):

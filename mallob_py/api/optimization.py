@@ -1,4 +1,4 @@
-"""Optimisation from Python: objectives, weighted formulas and their optima.
+"""Optimisation from Python: objectives and weighted formulas, and their optima.
 
 An objective maps literals to integers; its value is the sum over the true literals. A weighted formula is
 a path, or an object with `hard`, `soft` and `wght`, such as PySAT's `WCNF`; its objective is the weight of
@@ -27,7 +27,7 @@ class Optimum:
 
     #: True, False, or None: unknown, since the job ended early
     satisfiable: bool | None
-    #: whether `value` is proved best; else `value` is the best found in time
+    #: whether `value` is proved to be the best; otherwise it is the best found in time
     is_optimal: bool
     #: the objective's value in `model`; None without a model
     value: int | None
@@ -46,7 +46,7 @@ class Optimum:
 
 @dataclass(frozen=True)
 class Task:
-    """The input of a job: a path, or the text of a weighted formula.
+    """The input of an optimisation job: a path, or the text of a weighted formula.
 
     The objective's value is `offset` plus the formula's cost, or `offset` minus the cost if `is_negated`.
     """
@@ -57,13 +57,13 @@ class Task:
     is_negated: bool = False
 
     def value(self, cost: int | None) -> int | None:
-        """Return the objective's value at a cost of the formula."""
+        """Convert a cost of the formula into the objective's value."""
         if cost is None:
             return None
         return self.offset - cost if self.is_negated else self.offset + cost
 
     def optimum(self, reply: Mapping[str, Any], model: NDArray[np.int32]) -> Optimum:
-        """Return the optimum of the job's reply; `model` is the reply's solution."""
+        """Return the optimum that the job's reply tells; `model` is the reply's solution."""
         result = reply["result"]
         code, cost = result["resultcode"], result.get("cost")
         is_optimal = code == _OPTIMUM
@@ -83,14 +83,14 @@ def minimizing(formula: Any, objective: Mapping[int, int] | None = None) -> Task
 
     Args:
         formula: clauses, or a weighted formula if there is no objective.
-        objective: weights of literals.
+        objective: the weight of each literal; None: the weight of violated soft clauses.
 
     Returns:
         A task for `Client.optimize`.
 
     Raises:
         ValueError: a clause, literal or weight is out of range.
-        TypeError: an argument is no formula or no objective.
+        TypeError: `formula` is not a formula, or `objective` not a mapping of integers.
     """
     if objective is None:
         if isinstance(formula, str | os.PathLike):
@@ -99,7 +99,7 @@ def minimizing(formula: Any, objective: Mapping[int, int] | None = None) -> Task
             return Task(None, bytes(formula))
         return Task(None, wcnf_text(*weighted_of(formula)))
     if not isinstance(objective, Mapping):
-        raise TypeError(f"an objective is a mapping, {{literal: weight}}, not {objective!r:.40}")
+        raise TypeError(f"an objective must be a mapping, {{literal: weight}}, not {objective!r:.40}")
     soft, offset = [], 0
     for given, weight_given in objective.items():
         literal, weight = _integer(given, "literals"), _integer(weight_given, "weights")
@@ -122,14 +122,14 @@ def maximizing(formula: Any, objective: Mapping[int, int]) -> Task:
 
 
 def _integer(value: object, what: str) -> int:
-    """Return Python's integer, since numpy's may overflow when negated. Raises TypeError."""
+    """Convert a value into Python's int, since numpy's may overflow when negated. Raises TypeError."""
     if not is_integer(value):
-        raise TypeError(f"{what} are integers, not {value!r:.40}")
+        raise TypeError(f"{what} must be integers, not {value!r:.40}")
     return int(cast(int, value))
 
 
 class OptimumFuture(Future[Optimum]):
-    """The future optimum of one optimisation job; `name` is the job's."""
+    """The future optimum of one optimisation job, called `name`."""
 
     def __init__(
         self, name: str, look: Callable[[], tuple[int | None, int | None]], cancel: Callable[[], bool]
@@ -141,9 +141,9 @@ class OptimumFuture(Future[Optimum]):
 
     @property
     def bounds(self) -> tuple[int | None, int | None]:
-        """Return the best value so far and the best bound so far, each None if unknown.
+        """The best value so far and the best bound so far, each None if unknown.
 
-        Both are as the service last published them: some tenths of a second old, at most some seconds.
+        Both are the last ones that the service has published: tenths of a second old, at most some seconds.
         """
         if self.done() and not self.cancelled() and self.exception() is None:
             best = self.result()
@@ -151,5 +151,5 @@ class OptimumFuture(Future[Optimum]):
         return self._look()
 
     def cancel(self) -> bool:
-        """End the job, unless the job is answered."""
+        """End the job unless it has been answered."""
         return super().cancel() and self._cancel()

@@ -1,8 +1,8 @@
-"""Finding new files in a folder, at the cost of new files rather than of awaited ones.
+"""Finding new files in a folder, at a cost that grows with the new files, not with the awaited ones.
 
-inotify reports new files where it works. Elsewhere the folder is listed when its time has changed, once more
-soon after (clocks of file systems are coarse), and once a second. Listing gets at most a fifth of the
-time, since it is slow where old replies are never removed.
+Where inotify works, it reports new files. Elsewhere the folder is listed when its modification time has
+changed, once more soon after (clocks of file systems are coarse), and once a second. At most a fifth of the
+time is spent on listing, which is slow if old replies are never removed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from mallob_py.service.store.in_folder import InotifyWatch, is_remote
 #: period of listing beside inotify, in case inotify misses a file
 _RELIST_S = 10.0
 _RELIST_POLLING_S = 1.0
-#: longest wait for inotify's news
+#: longest wait for news from inotify
 _LOOK_S = 1.0
-#: resolution of folders' times: two changes within it may show one time
+#: resolution of modification times: two changes within it may leave the same time
 _CLOCK_STEP_S = 0.02
 _SHARE_OF_TIME = 0.2
 
 
 class NewFiles:
-    """Names of new files in a folder; may include older files, or a name twice."""
+    """Finds the names of new files in a folder; may find older files too, or a name twice."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -39,7 +39,7 @@ class NewFiles:
         self._due_s = -float("inf")
 
     def look(self) -> Iterable[str]:
-        """Return the files since the last look; at the first look, all files."""
+        """Return the names of files that are new since the last look; at the first look, of all files."""
         now = time.monotonic()
         names: list[str] = []
         if self._watch is not None:
@@ -62,9 +62,9 @@ class NewFiles:
         return names
 
     def wait(self, wake: int, delay_s: float | None) -> bool:
-        """Wait until another look is worth it; return whether `wake`, an eventfd, was written to.
+        """Wait until another look may find files; return whether `wake`, an eventfd, was written to.
 
-        With inotify, it waits for news; otherwise for `delay_s` (None: only for `wake`).
+        The wait ends at news from inotify, or without inotify after `delay_s` (None: only at `wake`).
         """
         poll = select.poll()
         poll.register(wake, select.POLLIN)

@@ -1,7 +1,7 @@
 """Futures that can be cancelled until they have an outcome.
 
-A standard future cannot be cancelled once it is running. These futures stay pending until their outcome, so
-that whoever cancels them can have the work ended.
+A standard future cannot be cancelled once it is running. The futures of this module stay pending until they
+have an outcome, so that cancelling them can end running work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class SettledOnce(Future[_T]):
-    """A future that several threads may cancel and settle; the first one wins."""
+    """A future that several threads may cancel and settle; the first thread wins."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class SettledOnce(Future[_T]):
         self._is_decided = False
 
     def cancel(self) -> bool:
-        """Cancel, unless there is an outcome."""
+        """Cancel the future unless it has an outcome."""
         is_cancelled = super().cancel()
         if is_cancelled:
             self.wants_outcome()  # notifies waiters for several futures
@@ -38,12 +38,12 @@ class SettledOnce(Future[_T]):
 
 
 def awaited(future: Future[_T]) -> _T:
-    """Return the result of a future that nobody else has; if the wait ends early, cancel the future."""
+    """Wait for a future that only the caller has; cancel the future if the wait fails."""
     return all_awaited(future)[0]
 
 
 def all_awaited(*futures: Future[_T]) -> list[_T]:
-    """Return the results of futures that nobody else has; if the wait ends early, cancel the futures."""
+    """Wait for futures that only the caller has; cancel all of them if the wait or one of them fails."""
     try:
         return [future.result() for future in futures]
     except BaseException:

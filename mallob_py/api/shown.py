@@ -1,4 +1,4 @@
-"""What notebooks and terminals show: bars of progress by tqdm, and small tables in HTML."""
+"""Output for notebooks and terminals: progress bars drawn by tqdm, and small tables in HTML."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ BAR_PERIOD_S = 0.1
 
 
 class Bar(Protocol):
-    """A bar of progress."""
+    """A progress bar; `n` is the number of units done."""
 
     n: float
 
     def update(self, more: float) -> object:
-        """Count further ones as done."""
+        """Count `more` further units as done."""
         ...
 
     def close(self) -> object:
@@ -33,12 +33,12 @@ class _NoBar:
     def close(self) -> None: ...
 
 
-#: the bar where none is wanted
+#: invisible bar, used if no bar is wanted
 NO_BAR = _NoBar()
 
 
 def check_progress(is_wanted: bool) -> None:
-    """Raise ImportError if bars are wanted and there is no tqdm."""
+    """Raise ImportError if bars are wanted and tqdm is not installed."""
     if is_wanted:
         _tqdm()
 
@@ -60,7 +60,7 @@ def _tqdm() -> Any:
 
 
 def html_table(title: str, rows: Mapping[str, object]) -> str:
-    """Return a title and rows of names and values as HTML, all escaped."""
+    """Return HTML of a title and a table of names and values; all texts are escaped."""
     body = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items()
     )

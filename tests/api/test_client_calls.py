@@ -124,7 +124,7 @@ def test_who_waits_for_a_service_that_stays_away_is_told(desk: Desk) -> None:
 def test_a_limit_that_is_no_number_is_told(desk: Desk) -> None:
     with (
         Client(desk.directory.path.parent) as client,
-        pytest.raises(TypeError, match="time_limit_s is a number of seconds"),
+        pytest.raises(TypeError, match="time_limit_s must be a number of seconds"),
     ):
         client.submit([[1]], time_limit_s="5m")  # type: ignore[arg-type]
 

@@ -336,7 +336,7 @@ def test_a_weight_that_is_none_is_refused(client: Client, weight: Any) -> None:
 
 def test_an_objective_that_is_no_mapping_is_refused(client: Client) -> None:
     for ask in (client.minimize, client.maximize):
-        with pytest.raises(TypeError, match="an objective is a mapping"):
+        with pytest.raises(TypeError, match="an objective must be a mapping"):
             ask(CLAUSES, [(1, 2)])
 
 

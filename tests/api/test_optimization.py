@@ -30,12 +30,12 @@ def test_the_least_numpy_integer_has_a_negation() -> None:
 
 @pytest.mark.parametrize("literal", [1.0, "1", None])
 def test_what_is_no_literal_is_named(literal: Any) -> None:
-    with pytest.raises(TypeError, match=f"literals are integers, not {literal!r}"):
+    with pytest.raises(TypeError, match=f"literals must be integers, not {literal!r}"):
         minimizing(CLAUSES, {literal: 1})
 
 
 @pytest.mark.parametrize("make", [minimizing, maximizing])
 @pytest.mark.parametrize("weight", [1.5, True, "2", None])
 def test_what_is_no_integer_is_named_as_it_was_given(make: Any, weight: Any) -> None:
-    with pytest.raises(TypeError, match=f"weights are integers, not {weight!r}"):
+    with pytest.raises(TypeError, match=f"weights must be integers, not {weight!r}"):
         make(CLAUSES, {1: weight})

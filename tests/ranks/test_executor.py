@@ -340,9 +340,9 @@ def test_a_folder_without_a_service_is_told(tmp_path: Path) -> None:
         Executor("tcp://localhost:8786")
     with pytest.raises(TypeError, match=r"with ranks of its own: Executor\(ranks=4\)"):
         Executor(4)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="ranks is a number above 0"):
+    with pytest.raises(ValueError, match="ranks must be a number above 0"):
         Executor(ranks=0)
-    with pytest.raises(TypeError, match="ranks is a whole number, not '2'"):
+    with pytest.raises(TypeError, match="ranks must be a whole number, not '2'"):
         Executor(ranks="2")  # type: ignore[arg-type]
 
 

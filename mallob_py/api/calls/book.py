@@ -9,12 +9,12 @@ calls has a second batch while it works on the first.
 The first outcome of a call counts, later ones are dropped: each call counts once, however often it was sent.
 A call is sent again
 
-- if its worker is lost. If the worker had only this call, the call is to blame. So calls of a lost worker are
-  then sent alone, and a call that lost `LOSSES_MAX` workers alone fails.
-- if its worker is away (suspended since the job has fewer workers) and no other calls are left; calls of a
-  function with short calls at once.
-- if its worker was silent for `SILENT_S`; as if the worker were away.
-- if its worker returns it on request, since another call of the batch takes longer than expected.
+- if its worker is lost. The calls of a lost worker are then sent one by one, each to a worker without other
+  calls. A call fails if it was the only call of `LOSSES_MAX` lost workers.
+- if its worker is away (suspended because the job has fewer workers) and no other calls are left; calls of a
+  function with short calls are sent again at once.
+- if its worker was silent for `SILENT_S`; the worker then counts as away.
+- if its worker gives the call back on request, because another call of the batch takes longer than expected.
 
 No sockets, processes or clocks here.
 """
@@ -30,24 +30,25 @@ from typing import Any, NamedTuple
 
 #: target duration of a batch
 BATCH_S = 0.004
-#: a worker whose calls take less has a second batch
+#: duration of calls below which a worker gets a second batch
 PREFETCH_S = 0.02
-#: most bytes of a batch, once the bytes of a call are known
+#: greatest size of a batch, once the size of a call is known
 BATCH_BYTES = 4 << 20
 BATCH_CALLS_MAX = 5000
-#: excess over the expected time, beside the factor, after which a batch's calls are asked back
+#: a batch's calls are asked back after OVERDUE_S plus OVERDUE_FACTOR times the expected time
 OVERDUE_S = 0.02
 OVERDUE_FACTOR = 4.0
 #: duration below which calls are repeated at once if their worker is away
 SHORT_S = 0.5
 #: longest silence of a worker with calls
 SILENT_S = 2.0
-#: time after which a message of an absent worker shows that it is back
+#: time away after which a message of a worker shows that the worker is back
 _STALE_S = 0.1
-#: most workers that one call may lose
+#: number of lost workers after which their only call fails
 LOSSES_MAX = 3
+#: weight of the newest value in a running mean
 _WEIGHT = 0.3
-#: most groups that are examined for overdue calls
+#: greatest number of groups whose mean durations `Book.demand` takes into account
 _GROUPS_LOOKED_AT = 50
 
 _WAITING, _SENT, _DONE = 0, 1, 2
@@ -83,19 +84,19 @@ class Group:
     ) -> None:
         """Create a group.
 
-        `chunk`: calls per batch, 0: chosen here. `is_whole`: batches are not asked back. `limit`: calls from
-        this number on must not be sent yet (`Book.extend`). `content` is the user's.
+        `chunk`: calls per batch, 0: chosen by the book. `is_whole`: batches are not asked back. `limit`: only
+        calls with lower numbers may be sent (see `Book.extend`). The book does not read `content`.
         """
         self.content = content
         self.chunk = chunk
         self.is_whole = is_whole
-        #: whether the group is in the list of those with calls to send
+        #: whether the group is in `Book._ready`
         self.is_ready = False
         self.state = bytearray(count)
         self.limit = count if limit is None else limit
         #: number of the first call never sent
         self.next = 0
-        #: calls to be sent again; those among them to be sent alone
+        #: calls to be sent again in batches, and calls to be sent again alone
         self.again: deque[int] = deque()
         self.alone: deque[int] = deque()
         #: number of calls without an outcome
@@ -111,7 +112,7 @@ class Group:
 
 @dataclass(slots=True)
 class Batch:
-    """Calls of one worker; calls that were answered or returned are removed."""
+    """Calls sent to one worker; calls that were answered or given back are removed."""
 
     number: int
     group: Group
@@ -128,10 +129,10 @@ class _Worker:
     is_away: bool = False
     away_s: float = 0.0
     heard_s: float = 0.0
-    #: whether the worker was silent for long although it has a call
+    #: whether the worker has calls and was silent for `SILENT_S`
     is_silent: bool = False
     index: int = -1
-    #: whether the worker has a call that may kill it, and thus gets no further call
+    #: whether the worker has a call that may kill it, and therefore gets no further call
     is_alone: bool = False
 
     @property
@@ -159,7 +160,7 @@ class Book:
         self._workers: dict[int, _Worker] = {}
         #: workers that may be given calls, as far as is known
         self._hungry: dict[int, None] = {}
-        #: long calls of workers that are away
+        #: long calls of workers that are away or silent
         self._doubtful: deque[tuple[Group, int]] = deque()
         self._batches = 0
         #: the job's volume, as last reported by its root
@@ -172,7 +173,7 @@ class Book:
     # --- calls ----------------------------------------------------------------------------------
 
     def add(self, group: Group, count: int = 0, *, is_first: bool = False) -> None:
-        """Take in a new group (first of all if `is_first`), or `count` more calls of a known group."""
+        """Take in a new group, or `count` more calls of a known group; `is_first`: send it before others."""
         if count:
             group.state += bytes(count)
             group.limit += count
@@ -191,25 +192,25 @@ class Book:
             self._make_ready(group)
 
     def done_without_worker(self, group: Group, calls: Sequence[int]) -> list[int]:
-        """Take out calls that were cancelled or cannot be sent; return those without an outcome."""
+        """Settle calls that were cancelled or cannot be sent; return those that had no outcome before."""
         return self._settle(group, calls)
 
     def cancel_waiting(self, group: Group) -> list[int]:
-        """Begin no further call of the group; return the calls that no worker has."""
+        """Send no further call of the group; settle and return the calls that no worker has."""
         group.again.clear()
         group.alone.clear()
         group.next = group.limit = len(group.state)
         return self._settle(group, [call for call, state in enumerate(group.state) if state == _WAITING])
 
     def cancel(self, group: Group) -> list[int]:
-        """Drop the group; return its calls without an outcome."""
+        """Drop the group; settle and return its calls without an outcome."""
         group.again.clear()
         group.alone.clear()
         group.next = group.limit = len(group.state)
         return self._settle(group, [call for call, state in enumerate(group.state) if state != _DONE])
 
     def batches_of(self, group: Group, calls: Container[int] | None = None) -> list[tuple[int, int]]:
-        """Return workers and batches with calls of a group, or with some of the given `calls`."""
+        """Return (worker, batch) numbers of all batches with calls of a group, or with one of `calls`."""
         return [
             (number, batch.number)
             for number, worker in self._workers.items()
@@ -224,7 +225,7 @@ class Book:
         self._hungry[worker] = None
 
     def place(self, worker: int, index: int, volume: int, now: float) -> None:
-        """Note a worker's place. The worker that had the place, and workers beyond the volume, are away."""
+        """Note a worker's index. The worker that had this index, and workers beyond the volume, are away."""
         told = self._workers[worker]
         told.index = index
         if index == 0:
@@ -236,7 +237,7 @@ class Book:
                 self._is_here(number, now)
 
     def look_for_silent(self, now: float) -> None:
-        """Have calls of silent workers repeated elsewhere if no other calls are left."""
+        """Have calls of silent workers repeated by other workers, as calls of workers that are away."""
         for number, worker in self._workers.items():
             if worker.batches and not worker.is_silent and now > worker.heard_s + SILENT_S:
                 worker.is_silent = True
@@ -245,7 +246,7 @@ class Book:
                     self._doubt(worker)
 
     def lose(self, worker: int, is_to_blame: bool = True) -> list[tuple[Group, int]]:
-        """Take out a lost worker; return the calls that fail because they have now lost too many workers."""
+        """Remove a lost worker; return the calls that fail, because they have now lost too many workers."""
         lost = self._workers.pop(worker)
         self._hungry.pop(worker, None)
         failed: list[tuple[Group, int]] = []
@@ -290,7 +291,7 @@ class Book:
     def results(
         self, worker: int, batch_number: int, calls: Sequence[int], spent_s: float, now: float
     ) -> list[int]:
-        """Take in outcomes; return the calls whose first outcome they are."""
+        """Take in outcomes of calls; return the calls that had no outcome before."""
         told = self._workers[worker]
         told.heard_s = now
         if told.is_silent or (told.is_away and now > told.away_s + _STALE_S):
@@ -308,7 +309,7 @@ class Book:
             self._put_back(batch.group, [call for call in calls if batch.group.state[call] == _SENT])
 
     def drop(self, worker: int, batch_number: int, calls: Sequence[int]) -> None:
-        """Take calls of a batch out, without sending them."""
+        """Remove calls that are not sent after all from a batch, and settle them."""
         batch = self._take_out(worker, batch_number, calls)
         if batch is not None:
             self._settle(batch.group, calls)
@@ -364,7 +365,7 @@ class Book:
     # --- what is to be sent ----------------------------------------------------------------------------
 
     def assignments(self, now: float) -> Iterator[Assignment]:
-        """Yield batches to be sent now; each must be taken before the next is made."""
+        """Yield the batches to be sent now, and note the calls of each as sent."""
         for worker in tuple(self._hungry):
             while (made := self._next_batch(worker, now)) is not None:
                 yield made
@@ -399,7 +400,7 @@ class Book:
         return None
 
     def _has_at_work(self, group: Group, call: int) -> bool:
-        """Tell whether a worker that is not away has the call."""
+        """Tell whether a worker that is neither away nor silent has the call."""
         return any(
             batch.group is group and call in batch.calls
             for worker in self._workers.values()
@@ -449,12 +450,12 @@ class Book:
         return Assignment(worker, self._batches, group, calls)
 
     def note_bytes(self, group: Group, calls: int, size_bytes: int) -> None:
-        """Note the size of a batch of `calls` calls, or of its results."""
+        """Note the size of a batch of `calls` calls, or of their results."""
         mean = size_bytes / max(1, calls)
         group.mean_bytes = mean if not group.mean_bytes else max(mean, _mixed(group.mean_bytes, mean))
 
     def recalls(self, now: float) -> dict[int, list[int]]:
-        """Return batches, by worker, whose calls that have not begun must be returned."""
+        """Return worker -> batches whose calls the worker must give back unless they have begun."""
         found: dict[int, list[int]] = {}
         for number, worker in self._workers.items():
             if worker.is_away or worker.calls < 2:
@@ -468,17 +469,17 @@ class Book:
 
     @property
     def has_batches(self) -> bool:
-        """Tell whether a worker has several calls, some of which it may have to return."""
+        """Tell whether a worker has several calls, some of which it may have to give back."""
         return any(worker.calls > 1 for worker in self._workers.values())
 
     @property
     def running(self) -> int:
-        """The number of workers at work: one call of each is under way. Any thread may ask."""
+        """The number of workers with calls, and thus of running calls. Any thread may read it."""
         return sum(bool(worker.batches) and not worker.is_away for worker in tuple(self._workers.values()))
 
     @property
     def idle(self) -> list[int]:
-        """Return the workers without calls."""
+        """The workers that are not away and have no calls."""
         return [number for number, one in self._workers.items() if not one.is_away and not one.batches]
 
     @property
@@ -486,7 +487,7 @@ class Book:
         return any(group.has_waiting for group in self._ready)
 
     def demand(self, further: int = 0) -> int:
-        """Return how many workers are useful for the calls left and `further` ones, and keep busy ones."""
+        """Return how many workers are useful for the open calls and `further` ones; busy workers are kept."""
         counted, wanted = 0, 0.0
         for group in islice(self._groups, _GROUPS_LOOKED_AT):
             is_short = group.mean_s is not None and group.mean_s < PREFETCH_S

@@ -1,13 +1,14 @@
 """The hub: the thread of an executor that talks to all workers of its jobs.
 
-Workers connect to a socket in a folder that only the executor's user can enter; if the service has ranks
-on other hosts, to a TCP port as well. Before any other byte is read from a connection, both ends prove that
-they know the executor's key (`kit.calls.wire`), which only its user can read, in the job's file.
+Workers connect to a socket in a folder that only the executor's user can enter; if the service has ranks on
+other hosts, workers there connect to a TCP port. Before any other byte is read from a connection, both ends
+prove that they know the executor's key (`kit.calls.wire`), which stands in the job's file. Only the
+executor's user can read this file.
 
-A trusted service of another user must be able to read that file and to reach that socket, and so can
-everybody else. In that case there is no key. The kernel tells whose process is at the other end: only
-the executor's user and the service's user are let in, and check the executor's user in turn. There is no TCP
-port, since the kernel tells nothing there.
+If a trusted user runs the service, that user must be able to read the job's file and to reach the socket, so
+both are open to all users, and there is no key. Instead the kernel tells whose process is at the other end:
+the hub lets in only the executor's user and the service's user, and workers accept only the executor's user.
+There is no TCP port, since the kernel does not tell the user at the other end of a TCP connection.
 """
 
 from __future__ import annotations
@@ -43,31 +44,31 @@ from mallob_py.kit.calls.values import Pickled, told
 from mallob_py.runtime.world.session_folder import PrivateFolder, temporary_folder
 from mallob_py.service import ServiceError
 
-#: most calls of one function, submitted one by one, that form one group
+#: greatest number of separately submitted calls of one function in one group
 _GROUP_MAX = 4096
-#: most submitted calls taken in before workers are served again
+#: greatest number of submitted calls that are taken in before workers are served again
 _TAKE_AT_ONCE = 2000
 _BACKLOG = 512
-#: longest time for a connection to prove itself
+#: longest duration of a connection's handshake
 _HANDSHAKE_S = 10.0
 _LAST_REPLIES_S = 5.0
-#: most bytes of a socket's folder: the system takes paths of 107 bytes, the socket's name included
+#: greatest length of the path of a socket's folder: with the socket's name, the system takes 107 bytes
 _PATH_BYTES_MAX = 105
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 _NOT_ELSEWHERE = (
-    "the service is another user's and has ranks on other hosts, with which an executor would have to talk by"
-    " a key that all users can read: ask for a service of your own, or one on this host alone"
+    "the service belongs to another user and has ranks on other hosts, with which an executor cannot talk"
+    " safely, because all users could read its key: use a service of your own, or one on this host only"
 )
 
 
 class _Connection:
-    """A worker's connection; it gets a `lane.Worker` when the worker says hello."""
+    """A worker's connection; it gets its `lane` when the worker says hello."""
 
     def __init__(self, hub: Hub, connection: socket.socket, number: int, deadline_s: float) -> None:
         self.number = number
         self.lane: Lane | None = None
-        #: the worker's host and process id, once it says hello
+        #: the worker's host and process id, once the worker has said hello
         self.host, self.pid = "", 0
         self.deadline_s = deadline_s
         self.is_closed = False
@@ -111,7 +112,7 @@ class _Connection:
 
 
 class _OpenGroup:
-    """A group of submitted calls of one function that may still grow."""
+    """A group of separately submitted calls of one function; further calls may be added."""
 
     def __init__(self, lane: Lane, terms: Terms, function: Pickled, retries: int, sink: FutureSink) -> None:
         self._lane = lane
@@ -124,14 +125,14 @@ class _OpenGroup:
         self.sink = sink
 
     def fits(self, terms: Terms, function: Pickled, retries: int) -> bool:
-        """Tell whether a call may be added."""
+        """Tell whether a call with these properties may be added."""
         if len(self.items) >= _GROUP_MAX or (terms is not self._terms and terms != self._terms):
             return False
         is_same = retries == self._retries and (function is self._function or function == self._function)
         return is_same and (self._group is None or self._group.left > 0)
 
     def hand_on(self) -> bool:
-        """Hand on the calls added; return whether more may be added."""
+        """Hand the calls added since the last time to the lane; return whether more calls may be added."""
         new, self._count = len(self.items) - self._count, len(self.items)
         if self._group is None:
             function = self._lane.function_of(self._function)
@@ -143,7 +144,7 @@ class _OpenGroup:
 
 
 class MapCalls:
-    """The calls of a map, whose arguments are handed in step by step."""
+    """The calls of a map; their arguments are handed in part by part."""
 
     def __init__(self, hub: Hub, lane_of: Callable[[], Lane], group: Group, content: CallSet) -> None:
         self._hub = hub
@@ -154,16 +155,16 @@ class MapCalls:
         self._lane: Lane | None = None
 
     def begin(self, function: Pickled) -> None:
-        """Take over the function; in the hub's thread."""
+        """Hand the function and the group to a lane; called in the hub's thread."""
         self._lane = lane = self._lane_of()
         self._content.function = lane.function_of(function)
         lane.add(self._group)
 
     def extend(self, items: Sequence[Any], bad: Mapping[int, BaseException]) -> None:
-        """Hand in arguments of further calls; the calls in `bad` end with their error."""
+        """Hand in the arguments of the next calls. `bad`: number of a call that fails -> its error."""
 
         def extend() -> None:
-            if self._lane is not None:  # else: a map of no calls
+            if self._lane is not None:  # None: the map has no calls
                 self._lane.extend(self._group, items, bad)
 
         self._hub.call(extend)
@@ -177,17 +178,17 @@ class MapCalls:
 
 
 class Hub:
-    """The hub. Public methods may be called by any thread.
+    """The hub. Any thread may call the public methods.
 
-    The user's code (unpickling, callbacks) never runs in the hub's thread. If that thread ends, all calls
-    end with an error, later calls as well.
+    The user's code (unpickling, callbacks) never runs in the hub's thread. If the hub's thread ends, all
+    calls end with an error, later calls as well.
     """
 
     def __init__(self, client: Client, other_hosts: Callable[[], bool], service_user: int) -> None:
-        """Talk through `client`.
+        """Start the hub's thread, which hands in jobs by `client`.
 
-        `other_hosts`, called when a job begins, tells whether there are ranks on other hosts; `service_user`
-        is the user id of the service's workers.
+        `other_hosts`, called when a job begins, tells whether the service has ranks on other hosts;
+        `service_user` is the user id of the service's workers.
         """
         self._client = client
         self._users = {os.geteuid(), service_user}
@@ -206,28 +207,28 @@ class Hub:
         self._tcp: socket.socket | None = None
         self._selector.register(self._listeners[0], selectors.EVENT_READ, self._listeners[0])
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._wake)  # once no other thread can write to this descriptor
+        weakref.finalize(self, os.close, self._wake)  # not earlier: other threads write to this descriptor
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._commands: deque[Callable[[], None]] = deque()
-        #: single calls: terms, function, arguments, future, retries
+        #: separately submitted calls: terms, function, arguments, future, retries
         self._submitted: deque[tuple[Terms, Pickled, Any, CallFuture[Any], int]] = deque()
         self._deliverer = Deliverer("mallob-py-results", self._all_delivered)
         self._is_woken = False
         self._shelf = Shelf(is_others=self._is_others)
         self._lanes: dict[Terms, Lane] = {}
         self._all_lanes: list[Lane] = []
-        #: calls done by lanes that have ended
+        #: number of calls done by lanes that have ended
         self._done_before = 0
         self._connections: dict[int, _Connection] = {}
         self._gone: list[_Connection] = []
-        #: jobs without a reply when the last job was begun
+        #: jobs that had no reply when the last job was begun, and the last job
         self._jobs: list[Future[Answer]] = []
         self._numbers = 0
         self._open_group: _OpenGroup | None = None
         self._is_closing = False
-        #: function that makes the error of all calls if there is no service, or workers do not start
+        #: function that makes each call's error from its name, if ranks are lost or workers do not start
         self._broken: Callable[[str], BaseException] | None = None
-        #: makes the error of all calls once the thread has ended
+        #: function that makes the error of each call once the thread has ended
         self._over: Callable[[], BaseException] | None = None
         self._refusing = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="mallob-py-calls", daemon=True)
@@ -252,7 +253,7 @@ class Hub:
         is_own_job: bool,
         results_of: Callable[[Callable[[], None]], MapResults[Any]],
     ) -> tuple[MapCalls, MapResults[Any]]:
-        """Submit a map. `results_of` makes the results, given the function that cancels the map."""
+        """Submit a map. `results_of` makes the map's results from the function that cancels the map."""
         group = Group(None, count, chunk=chunk, limit=0)
         ref = FunctionRef(0, function)
         calls: MapCalls
@@ -266,7 +267,7 @@ class Hub:
         return calls, results
 
     def _abandon(self, sink: FutureSink, number: int) -> None:
-        """End a submitted call whose outcome is not wanted."""
+        """End a submitted call whose outcome is no longer wanted."""
 
         def abandon() -> None:
             for lane in self._all_lanes:
@@ -275,14 +276,14 @@ class Hub:
         self.call(abandon)
 
     def share(self, mark: str, region: Region) -> None:
-        """Keep an object for calls until `drop_shared`."""
+        """Keep a shared object for calls until `drop_shared`."""
         self.call(lambda: self._shelf.add(mark, region))
 
     def drop_shared(self, mark: str) -> None:
-        """Release a shared object after all present calls."""
+        """Release a shared object once all present calls are done."""
 
         def drop() -> None:
-            if self._submitted:  # calls that are not in groups yet
+            if self._submitted:  # some calls are not in groups yet
                 self.call(drop)
                 return
             self._shelf.drop(mark, (group for lane in self._all_lanes for group in lane.groups))
@@ -304,7 +305,7 @@ class Hub:
 
     @property
     def is_own_thread(self) -> bool:
-        """Tell whether the caller is the hub, or a callback of one of its futures."""
+        """Tell whether the calling thread is the hub's, or runs callbacks of the hub's futures."""
         return threading.current_thread() is self._thread or self._deliverer.is_own_thread
 
     @property
@@ -335,7 +336,7 @@ class Hub:
         """Cancel all calls, also running ones."""
 
         def cancel() -> None:
-            if self._submitted:  # calls that are not in groups yet
+            if self._submitted:  # some calls are not in groups yet
                 self.call(cancel)
                 return
             now = time.monotonic()
@@ -347,7 +348,7 @@ class Hub:
         self.call(cancel)
 
     def break_off(self, error_of: Callable[[str], BaseException]) -> None:
-        """End all calls, also later ones, with an error made from the call's name."""
+        """End all calls, also later ones; `error_of` makes a call's error from its name."""
 
         def break_off() -> None:
             self._broken = self._broken or error_of
@@ -360,7 +361,7 @@ class Hub:
         return "" if self._over is None else str(self._over())
 
     def close(self) -> None:
-        """End after all present calls; do not wait."""
+        """Have the hub end when all present calls are done; return at once."""
 
         def begin_to_close() -> None:
             self._is_closing = True
@@ -368,7 +369,7 @@ class Hub:
         self.call(begin_to_close)
 
     def join(self) -> None:
-        """Wait until all calls are done; no effect in a callback, for which the hub waits."""
+        """Wait until the hub has ended; return at once in a callback, for which the hub itself waits."""
         if not self.is_own_thread:
             self._thread.join()
 
@@ -387,7 +388,7 @@ class Hub:
             self._end()
 
     def _refuse(self, over: Callable[[], BaseException]) -> None:
-        """End all calls that will not be done."""
+        """End all calls with an error, since the thread ends."""
         with self._refusing:
             self._fail_lanes(over)
             while self._submitted:
@@ -412,7 +413,7 @@ class Hub:
     def _has_ended(self) -> bool:
         if self._commands or self._submitted or any(lane.left for lane in self._all_lanes):
             return False
-        if not self._deliverer.is_done:  # callbacks may submit further calls, or wait for some
+        if not self._deliverer.is_done:  # callbacks may submit further calls, or wait for calls
             return False
         for lane in self._all_lanes:
             if lane.job is not None:
@@ -430,7 +431,7 @@ class Hub:
             timeout_s = 0.1 if timeout_s is None else min(timeout_s, 0.1)
         for key, events in self._selector.select(timeout_s):
             if key.data is None:
-                # In this order: a wake-up in between must not be read and still count as under way.
+                # Read before the reset: else a wake-up in between is read, but its flag stays set for ever.
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
                 self._is_woken = False
@@ -478,7 +479,7 @@ class Hub:
             self._commands.popleft()()
 
     def _close_group(self) -> None:
-        """Hand on the calls collected."""
+        """Hand on the calls collected in the open group."""
         if self._open_group is not None and not self._open_group.hand_on():
             self._open_group = None
 
@@ -616,7 +617,7 @@ class Hub:
             self._selector.modify(one.socket, events, one)
 
     def is_gone(self, one: _Connection) -> None:
-        """Remove a closed connection."""
+        """Note that a connection is closed; `_bury` removes it."""
         one.is_closed = True
         self._gone.append(one)
 
@@ -645,7 +646,7 @@ class Hub:
         self._remove_folder()
 
     def _await_replies(self) -> None:
-        """Wait for the replies, so that no job stays in the service."""
+        """Wait for the replies to the jobs, so that no job stays in the service."""
         deadline_s = time.monotonic() + (0.0 if self._broken is not None else _LAST_REPLIES_S)
         for job in self._jobs:
             with suppress(Exception):
@@ -658,7 +659,7 @@ def _with_note(error: BaseException, call: str) -> BaseException:
 
 
 def _removed_by(process: int, folder: PrivateFolder) -> None:
-    """Remove the folder, but not in a fork of the process that made it."""
+    """Remove the folder, unless this process is a fork of the one that made the folder."""
     if os.getpid() == process:
         folder.remove()
 

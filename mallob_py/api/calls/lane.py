@@ -1,7 +1,7 @@
 """A lane: calls, and the malleable job that does them, from the first call until soon after the last.
 
-The job may end before its calls. After a limit or an interruption the calls left fail with that reason. After
-repeated deaths of workers the job begins anew, as long as calls are done in between.
+The job may end before its calls. If a limit or an interruption ends it, the open calls fail and name this
+reason. If repeated deaths of workers end it, a new job begins, as long as each job does some calls.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from mallob_py.kit.calls.initializing import NotInitialized
 from mallob_py.kit.calls.values import CallError, Pickled, load, load_error, packed, restored, told
 from mallob_py.kit.calls.wire import Buffer
 
-#: a job without calls ends after this time
+#: time after which a job without calls ends
 LINGER_S = 1.0
 #: longest time that a call may run on after its result became unwanted
 GRACE_S = 1.0
-#: functions kept in workers without calls, in case that more calls come
+#: number of functions above which functions without calls are forgotten, here and in workers
 _FUNCTIONS_KEPT = 16
 _STEER_S = 0.1
 #: period of looking for overdue calls and silent workers
 _RECALL_S = 0.02
 _SILENCE_S = 0.5
-#: most jobs in a row that end without any call done
+#: number of successive jobs that end without any call done, after which the open calls fail
 _FAILURES_MAX = 5
 _ARGUMENTS_SHOWN = 100
 
 
 class WorkerLost(CallError):
-    """The workers of a call died repeatedly; the call is not repeated."""
+    """The workers of a call died repeatedly, so the call is not repeated."""
 
 
 class JobEnded(CallError):
@@ -45,7 +45,7 @@ class JobEnded(CallError):
 
 
 class TimeLimit(JobEnded, TimeoutError):
-    """The job's time was over before the call was done."""
+    """The job reached its limit of time or CPU time before the call was done."""
 
 
 class Terms(NamedTuple):
@@ -56,12 +56,12 @@ class Terms(NamedTuple):
     time_limit_s: float | None = None
     cpu_limit_s: float | None = None
     name: str = ""
-    #: the mark of a map with a job of its own
+    #: random mark of a map that has a job of its own
     map: str = ""
 
 
 class FunctionRef:
-    """A function as bytes; `number` is its name in workers."""
+    """A pickled function; `number` identifies it in workers."""
 
     __slots__ = ("buffers", "is_kept", "name", "number")
 
@@ -80,7 +80,7 @@ class CallSet:
     has_keywords: bool
     sink: Sink
     retries: int = 0
-    #: number of calls of a map, for messages such as "call 3 of 17"
+    #: a map's number of calls, for messages such as "call 3 of 17"
     of: int | None = None
 
     def named(self, call: int, item: Any) -> str:
@@ -89,14 +89,14 @@ class CallSet:
         try:
             args, kwargs = restored(item) if self.has_keywords else (restored(item), {})
             shown = shown_arguments(args, kwargs)
-        except BaseException:  # or the arguments are gone
+        except BaseException:  # also if the arguments were dropped
             shown = "..."
         return f"{which}{self.function.name}({shown})"
 
 
 @dataclass(slots=True)
 class InnerSet:
-    """A batch of calls submitted by a worker's call, kept as bytes."""
+    """A batch of pickled calls that a call on worker `origin` has submitted."""
 
     function: FunctionRef
     origin: int
@@ -120,16 +120,16 @@ class _Member:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.index = -1
-        #: calls of each batch, in the order sent
+        #: batch -> its calls, in the order in which they were sent
         self.orders: dict[int, list[int]] = {}
         self.functions: set[int] = set()
-        #: number of calls that this worker's calls have submitted and offer to others
+        #: number of calls that this worker's calls have submitted, and that other workers may do
         self.offered = 0
         self.is_asked = False
 
 
 class Lane:
-    """The lane. Used by the hub's thread only."""
+    """The lane. Only the hub's thread uses it."""
 
     def __init__(
         self,
@@ -144,15 +144,15 @@ class Lane:
     ) -> None:
         """Create a lane without a job.
 
-        `start` hands in a job; `new_number` numbers functions; `is_own`: for one map only. `break_off` is
-        called if workers cannot be initialized, so that no call can be done.
+        `start` hands in a job; `new_number` numbers functions; `is_own`: the lane serves one map only.
+        `break_off` is called if workers cannot be initialized, so that no call can be done.
         """
         self._deliverer = deliverer
         self._break_off = break_off
         self.number = number
         self.terms = terms
         self.is_own = is_own
-        #: serial number of the present job: workers of former jobs are refused
+        #: serial number of the present job; workers of former jobs are refused
         self.serial = 0
         self._start = start
         self._new_number = new_number
@@ -168,7 +168,7 @@ class Lane:
         self._groups: dict[Group, None] = {}
         self._functions: dict[int, FunctionRef] = {}
         self._pickled: dict[bytes, int] = {}
-        #: unwanted calls at work: until when they may run, group, calls (None: all)
+        #: unwanted running calls: the time until which they may run, their group, the calls (None: all)
         self._unwanted: list[tuple[float, Group, frozenset[int] | None]] = []
 
     # --- calls -----------------------------------------------------------------------------------
@@ -197,20 +197,20 @@ class Lane:
         self._book.add(group, count)
 
     def extend(self, group: Group, items: Sequence[Any], bad: Mapping[int, BaseException]) -> None:
-        """Take in arguments of further calls of a map; the calls in `bad` have errors instead."""
+        """Take in the arguments of a map's next calls. `bad`: number of a call that fails -> its error."""
         content: CallSet = group.content
         content.items += items
         self._deliver(group, self._book.done_without_worker(group, tuple(bad)), bad.__getitem__)
         self._book.extend(group, len(content.items))
 
     def cancel(self, group: Group, now: float) -> None:
-        """End a map's calls now."""
+        """End a map's open calls with CancelledError."""
         self._deliver(group, self._book.cancel(group), lambda _: CancelledError())
         self._groups.pop(group, None)
         self._end_unwanted(group, None, now)
 
     def abandon(self, sink: Sink, call: int, now: float) -> None:
-        """End an unwanted submitted call now."""
+        """End a submitted call, whose outcome is unwanted, with CancelledError."""
         for group in tuple(self._groups):
             if isinstance(group.content, CallSet) and group.content.sink is sink:
                 self._deliver(
@@ -219,7 +219,7 @@ class Lane:
                 self._end_unwanted(group, frozenset([call]), now)
 
     def _end_unwanted(self, group: Group, calls: frozenset[int] | None, now: float) -> None:
-        """Have workers return unwanted calls that have not begun; stop running ones after `GRACE_S`."""
+        """Have workers give back a group's unwanted calls; running calls are stopped after `GRACE_S`."""
         batches = self._book.batches_of(group, calls)
         for number, batch in batches:
             if calls is None:
@@ -228,7 +228,7 @@ class Lane:
             self._unwanted.append((now + GRACE_S, group, calls))
 
     def _stop_unwanted(self, now: float) -> None:
-        """Have workers stop unwanted calls."""
+        """Have workers stop the unwanted calls whose grace is over."""
         if not self._unwanted:
             return
         due = [each for each in self._unwanted if each[0] <= now]
@@ -243,11 +243,11 @@ class Lane:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether all calls are done, and none is at work."""
+        """Tell whether all calls are done, and no unwanted call is running."""
         return not self._book.left and not self._unwanted
 
     def fail(self, error_of: Callable[[str], BaseException]) -> None:
-        """End all open calls with an error made from the call's name."""
+        """End all open calls; `error_of` makes a call's error from its name."""
         for group in tuple(self._groups):
             calls = self._book.cancel(group)
             content = group.content
@@ -264,7 +264,7 @@ class Lane:
     # --- the job -----------------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
-        """Send all that can be sent, and begin or end the job."""
+        """Send all calls that can be sent, and begin or end the job."""
         if self._book.left and self.job is None:
             self._begin_job()
         self._stop_unwanted(now)
@@ -284,7 +284,7 @@ class Lane:
             self.end_job()
 
     def next_turn_s(self, now: float) -> float | None:
-        """Return when `turn` must be called even if nothing happens."""
+        """Return the time at which `turn` must be called even if nothing happens; None: never."""
         due_s = [one[0] for one in self._unwanted]
         if self._idle_since_s is not None:
             due_s.append(self._idle_since_s + LINGER_S)
@@ -302,7 +302,7 @@ class Lane:
         self.job = self._start(self)
 
     def end_job(self) -> None:
-        """End the job, which has no more calls."""
+        """End the job, because it has no more calls."""
         job, self.job = self.job, None
         root = next((member for member in self._members.values() if member.index == 0), None)
         if root is not None:
@@ -314,7 +314,7 @@ class Lane:
         self._idle_since_s = None
 
     def job_ended(self, job: Future[Answer]) -> None:
-        """Take in the job's reply."""
+        """Take in the job's reply, which ends the job."""
         if job is not self.job:
             return
         self.job = None
@@ -358,7 +358,7 @@ class Lane:
                 del self._groups[group]
 
     def heard(self, number: int, message: messages.FromWorker, buffers: list[Buffer], now: float) -> None:
-        """Take in a message of a worker."""
+        """Take in a message from a worker."""
         member = self._members[number]
         self._take(member, number, message, buffers, now)
         match message:
@@ -428,7 +428,7 @@ class Lane:
                 origin.worker.send(messages.InnerResults(content.group, message.is_ok), buffers)
 
     def _unreadable(self, number: int, batch_number: int, buffers: list[Buffer], now: float) -> None:
-        """Handle a batch that a worker cannot read: most likely a module is missing, in all workers."""
+        """Fail a batch that a worker cannot read, since other workers most likely lack the same module."""
         batch = self._book.batch_of(number, batch_number)
         if batch is None:
             return
@@ -446,13 +446,13 @@ class Lane:
             self._hand_out(group, calls, [False] * len(calls), [error_of(call) for call in calls])
 
     def _fail(self, group: Group, calls: Sequence[int], error_of: Callable[[str], BaseException]) -> None:
-        """Deliver errors made from the calls' names."""
+        """Deliver an error to each call; `error_of` makes it from the call's name."""
         self._hand_out(group, calls, [False] * len(calls), [_Unnamed(error_of)] * len(calls))
 
     def _hand_out(
         self, group: Group, calls: Sequence[int], is_ok: Sequence[bool], values: Sequence[Any]
     ) -> None:
-        """Deliver outcomes: snapshots of results, and exceptions, pickled or not."""
+        """Deliver outcomes of calls: snapshots of results, and exceptions, pickled or not."""
         content: CallSet = group.content
         items = content.items
         names: dict[int, Any] | None = None
@@ -470,7 +470,7 @@ class Lane:
     # --- sending ------------------------------------------------------------------------------------
 
     def function_of(self, pickled: Pickled) -> FunctionRef:
-        """Return the reference of a pickled function; equal bytes give the same one."""
+        """Return the reference of a pickled function; functions with equal bytes share one reference."""
         buffers = pickled.buffers
         data = bytes(buffers[0])
         number = self._pickled.get(data) if len(buffers) == 1 else None
@@ -485,7 +485,7 @@ class Lane:
         return function
 
     def _forget_functions(self) -> None:
-        """Forget the functions without calls, here and in workers."""
+        """Forget the oldest functions without calls, here and in workers."""
         needed = {group.content.function.number for group in self._groups}
         unneeded = [number for number in self._functions if number not in needed]
         gone = set(unneeded[: -_FUNCTIONS_KEPT // 2])
@@ -531,7 +531,7 @@ class Lane:
         member.worker.send(message, buffers)
 
     def _ask_for_inner(self) -> None:
-        """Have idle workers take calls that other workers' calls have submitted."""
+        """Ask workers for calls that their calls have submitted, so that idle workers do them."""
         idle = self._book.idle
         if not idle or self._book.has_waiting:
             return
@@ -567,7 +567,7 @@ def shown_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 class _Unnamed(NamedTuple):
-    """An error made from the name of its call."""
+    """An error that is made from its call's name when it is delivered."""
 
     error_of: Callable[[str], BaseException]
 
@@ -580,9 +580,9 @@ def _deliver(
     values: Sequence[Any],
     items: Mapping[int, Any] | None,
 ) -> None:
-    """Give outcomes to their sink. Runs the user's code, which may raise anything.
+    """Give outcomes of calls to their sink. Runs the user's code, which may raise anything.
 
-    `items`: arguments, for messages; None: all outcomes are plain results.
+    `items`: call -> its arguments, for messages; None: all outcomes are plain results.
     """
     if items is not None:
         found = [
@@ -631,7 +631,7 @@ def _times(count: int) -> str:
 
 
 def _of_job(error: BaseException, call: str) -> BaseException:
-    """Return the error of one call for the error with which its job ended."""
+    """Convert the error with which a job ended into the error of one of its calls."""
     if isinstance(error, JobError):
         return JobError(error.field, error.message)
     return JobEnded(f"{error}; it was not done: {call}")

@@ -1,4 +1,4 @@
-"""An executor's own ranks: a service in a folder of its own, which ends with the executor."""
+"""An executor's own ranks: a service on a temporary folder, which ends with the executor."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ _LINES_SHOWN = 5
 
 
 class OwnRanks:
-    """Starts `count` ranks; `api_dir` is their service's folder. Raises ServiceError if they do not start.
+    """Starts ranks; `api_dir` is the folder of their service. Raises ServiceError if they do not start.
 
-    `ended` is done once the ranks have ended for any reason, with the program at the latest.
+    The future `ended` is done once the ranks have ended for any reason. They end at the latest with the
+    program.
     """
 
     def __init__(self, ranks: int) -> None:
         try:
             self.count = operator.index(ranks)
         except TypeError:
-            raise TypeError(f"ranks is a whole number, not {ranks!r}") from None
+            raise TypeError(f"ranks must be a whole number, not {ranks!r}") from None
         if self.count < 1:
-            raise ValueError(f"ranks is a number above 0, not {ranks}")
+            raise ValueError(f"ranks must be a number above 0, not {ranks}")
         try:
             folder = temporary_folder()
         except OSError as error:
@@ -54,7 +55,7 @@ class OwnRanks:
         command += ["--many-ranks", "--api-dir", str(self.api_dir)]
         self.ended: Future[None] = Future()
         started: Future[subprocess.Popen[bytes]] = Future()
-        # The kernel ends a process with the thread that started it, and the caller's thread may end early.
+        # The kernel ends the process with the thread that started it; the caller's thread may end too early.
         threading.Thread(
             target=_look_after,
             args=(command, self._output, prints, started, self.ended),
@@ -96,12 +97,12 @@ class _Prints:
     def __init__(self, api_dir: Path) -> None:
         self._api_dir = api_dir
         self._mutex = threading.Lock()
-        #: per job: what it has printed, and the size of its file at the last look
+        #: job -> its output, and the size [bytes] of its output file at the last look
         self._jobs: dict[int, tuple[Printed, int]] = {}
 
     def pass_on(self) -> None:
-        """Print what is new."""
-        with self._mutex, suppress(Exception):  # no folder yet, or no stream that prints
+        """Print the new output."""
+        with self._mutex, suppress(Exception):  # the folder does not exist yet, or stdout is closed
             for entry in sorted(os.scandir(self._api_dir / OUTPUT_FOLDER), key=lambda one: one.name):
                 job, _, rest = entry.name.partition(".")
                 size_bytes = entry.stat(follow_symlinks=False).st_size

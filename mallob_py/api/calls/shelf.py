@@ -1,8 +1,8 @@
-"""The shelf: objects that an executor shares, and which workers have them.
+"""The shelf: the objects that an executor shares, and which workers have them.
 
-A worker opens an object where the executor, or a worker of its host, has it. Only the first worker of another
-host gets its bytes; the other workers there wait until they can open the object. If the service is another
-user's, the executor's host is such a host, too.
+A worker opens an object that the executor, or another worker, has on the worker's host. On a host without the
+executor, the first worker gets the object's bytes, and the other workers wait until they can open the object.
+If the service belongs to another user, this holds for the executor's host, too.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ class Worker(Protocol):
 @dataclass(slots=True)
 class _Kept:
     region: sharing.Region
-    #: workers that have the object, and their descriptors of it
+    #: worker that has the object -> the worker's descriptor of the object
     places: dict[Worker, int] = field(default_factory=dict)
-    #: by host: the worker to which the bytes are sent
+    #: host -> worker to which the object's bytes are sent
     receivers: dict[str, Worker] = field(default_factory=dict)
-    #: workers that wait for the receiver of their host
+    #: workers that wait until the receiver on their host has the object
     waiting: list[Worker] = field(default_factory=list)
-    #: groups of calls that were open when the handle was dropped, and may need the object; None: not dropped
+    #: groups of calls that were open when the handle was dropped; None: the handle was not dropped
     users: list[Group] | None = None
 
 
 class Shelf:
-    """The shelf. Used by the hub's thread only."""
+    """The shelf. Only the hub's thread uses it."""
 
     def __init__(self, *, is_others: bool) -> None:
-        """`is_others`: workers belong to another user, who cannot open what this process has."""
+        """Create the shelf; `is_others`: the workers' user is another one, and cannot open our objects."""
         self._own_host = None if is_others else socket.gethostname()
         self._kept: dict[str, _Kept] = {}
 
@@ -52,12 +52,12 @@ class Shelf:
         self._kept[mark] = _Kept(region)
 
     def drop(self, mark: str, users: Iterable[Group]) -> None:
-        """Remove an object once these groups of calls are done."""
+        """Have an object removed once the groups of calls `users` are done."""
         if (kept := self._kept.get(mark)) is not None:
             kept.users = list(users)
 
     def turn(self) -> None:
-        """Remove the dropped objects that no call needs."""
+        """Remove the dropped objects that no call needs any more."""
         for mark, kept in tuple(self._kept.items()):
             if kept.users is not None and not any(group.left for group in kept.users):
                 self._remove(mark)
@@ -67,7 +67,7 @@ class Shelf:
             self._remove(mark)
 
     def hear(self, worker: Worker, message: messages.Fetch | messages.Kept) -> None:
-        """Take in a message of a worker."""
+        """Take in a message from a worker."""
         kept = self._kept.get(message.mark)
         if isinstance(message, messages.Fetch):
             self._find(worker, message.mark, kept, is_refused=message.is_refused)
@@ -92,7 +92,7 @@ class Shelf:
                 self._find(each, mark, kept)
 
     def _find(self, worker: Worker, mark: str, kept: _Kept | None, *, is_refused: bool = False) -> None:
-        """Tell a worker where the object is, or send the object. `is_refused`: it could not be opened."""
+        """Tell a worker where the object is, or send it. `is_refused`: the worker could not open it."""
         if kept is None:
             worker.send(messages.Found(mark))
             return

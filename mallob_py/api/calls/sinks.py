@@ -17,7 +17,7 @@ from mallob_py.api.shown import BAR_PERIOD_S, NO_BAR, Bar
 from mallob_py.kit.calls.values import no_stop
 
 _T = TypeVar("_T")
-IN_A_FORK = "an executor cannot be used in a fork of the process that made it: make one there"
+IN_A_FORK = "an executor cannot be used in a fork of the process that made it: make another one in the fork"
 
 
 class CallProgress(NamedTuple):
@@ -28,7 +28,7 @@ class CallProgress(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """The part that is done, from 0 to 1; None: unknown."""
+        """The done part of the total, from 0 to 1; None: unknown."""
         return None if not self.total else min(1.0, self.done / self.total)
 
 
@@ -36,11 +36,11 @@ class Sink(Protocol):
     """Takes one outcome of each call of a group."""
 
     def begin(self, calls: Sequence[int]) -> Sequence[int]:
-        """Return which of these calls, about to be sent, are still wanted; in the hub's thread."""
+        """Return which of the calls about to be sent are still wanted. Called in the hub's thread."""
         ...
 
     def deliver(self, calls: Sequence[int], is_ok: Sequence[bool], values: Sequence[Any]) -> None:
-        """Take a value or an exception for each call; in a delivering thread. May run the user's code."""
+        """Take each call's value or exception. Called in a delivering thread; may run the user's code."""
         ...
 
     def told(self, call: int, progress: CallProgress) -> None:
@@ -49,11 +49,11 @@ class Sink(Protocol):
 
 
 class CallFuture(SettledOnce[_T]):
-    """The future outcome of one call; cancelling it ends the call, also a running one."""
+    """The future outcome of one call; cancelling the future ends the call, also if the call is running."""
 
-    #: the call's last report by `mallob_py.report_progress`; (0, None) without one; (1, 1) at the end
+    #: the call's last report by `mallob_py.report_progress`; (0, None): no report yet
     _progress = CallProgress(0, None)
-    #: sink and number of the call, from when the hub takes the call in until its outcome
+    #: sink and number of the call, from when the hub takes the call in until the call has an outcome
     _place: tuple[FutureSink, int] | None = None
     #: whether the call has been sent to a worker
     _has_begun = False
@@ -70,7 +70,7 @@ class CallFuture(SettledOnce[_T]):
         return self._has_begun and not self.done()
 
     def cancel(self) -> bool:
-        """End the call, unless it has its outcome; a worker that runs the call is stopped after a second."""
+        """End the call unless it has an outcome; a worker that runs the call is stopped after a second."""
         is_cancelled = super().cancel()
         if is_cancelled and (place := self._place) is not None:
             self._place = None
@@ -91,19 +91,19 @@ class CallFuture(SettledOnce[_T]):
 
     @property
     def progress(self) -> CallProgress:
-        """The call's last report by `mallob_py.report_progress`."""
+        """The call's last report by `mallob_py.report_progress`; without one, (1, 1) at the end."""
         if self.done() and self._progress.total is None:
             return CallProgress(1, 1)
         return self._progress
 
 
 class FutureSink:
-    """Futures of calls submitted one by one."""
+    """A sink of separately submitted calls: their futures."""
 
     def __init__(self, abandon: Callable[[FutureSink, int], None]) -> None:
         """Create a sink; `abandon` ends a call, and may be called by any thread."""
         self.abandon = abandon
-        #: futures by number of the call; None: the call has its outcome
+        #: future of each call, by the call's number; None: the call has an outcome
         self.futures: list[CallFuture[Any] | None] = []
 
     def add(self, future: CallFuture[Any]) -> None:
@@ -115,7 +115,7 @@ class FutureSink:
 
     def _begins(self, call: int) -> bool:
         future = self.futures[call]
-        if future is None or future.done():  # cancelled, or other code gave the outcome
+        if future is None or future.done():  # cancelled, or other code has set an outcome
             return False
         future._has_begun = True
         return True
@@ -126,7 +126,7 @@ class FutureSink:
             if future is None:
                 continue
             future._place = None
-            # Callbacks are the user's code, and other code may have given the future an outcome.
+            # Callbacks are the user's code and may raise; other code may have set the future's outcome.
             with suppress(BaseException):
                 if isinstance(value, CancelledError):
                     future.cancel()
@@ -142,7 +142,7 @@ class FutureSink:
 
 
 class _Outcomes:
-    """The sink of a map: its outcomes, as they arrive."""
+    """The sink of a map: keeps the outcomes that have arrived."""
 
     def __init__(self, count: int, is_ordered: bool, is_collecting: bool, cancel: Callable[[], None]) -> None:
         self.count = count
@@ -150,9 +150,9 @@ class _Outcomes:
         self.is_collecting = is_collecting
         self.cancel = cancel
         self.values: list[Any] = [None] * count
-        #: for each call 0: no outcome; 1: a result; 2: an exception
+        #: state of each call: 0: no outcome; 1: a result; 2: an exception
         self.states = bytearray(count)
-        #: calls whose outcomes arrived and were not taken; for unordered maps only
+        #: calls whose outcomes have arrived and were not taken; used by unordered maps only
         self.arrived: deque[int] = deque()
         self.done = 0
         self.is_waited_for = False
@@ -216,8 +216,8 @@ class MapResults(Iterator[_T]):
     """The results of a map: an iterator whose length is the number of calls.
 
     Results come in the order of the calls or, with `ordered=False`, as they arrive. With `on_error="raise"`
-    the first exception ends the iteration, with "collect" exceptions take the places of results. An iteration
-    that ends early cancels the calls that have not begun, and stops the others after a second.
+    the first exception ends the iteration; with "collect", exceptions are yielded instead of the missing
+    results. An iteration that ends early cancels the waiting calls, and stops running ones after a second.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class MapResults(Iterator[_T]):
 
     @property
     def progress(self) -> CallProgress:
-        """The number of calls done, and of all calls."""
+        """The number of calls done, and the number of all calls."""
         return CallProgress(self.sink.done, self._count)
 
     def cancel(self) -> None:
@@ -310,15 +310,15 @@ class MapResults(Iterator[_T]):
         self._bar.close()
 
     def __del__(self) -> None:
-        # Results never asked for let the calls go on, as in the standard library.
+        # If no result was ever asked for, the calls go on, as in the standard library.
         if self._has_begun and self._taken < self._count and os.getpid() == self._process:
             self.close()
 
     def future(self) -> Future[list[_T]]:
         """Return one future of all results, in the order of the calls.
 
-        Unless exceptions are collected, the future's exception is that of the first failed call. Results
-        taken by iteration are missing in the future, so use one or the other.
+        Unless exceptions are collected, the future's exception is that of the first failed call. The future
+        has None for results that an iteration has taken, so use either the future or the iteration.
         """
         sink = self.sink
         with sink.changed:
@@ -332,7 +332,7 @@ class MapResults(Iterator[_T]):
 class LazyResults(Iterator[_T]):
     """The results of a map that reads its input as results are taken; `buffersize` calls are under way.
 
-    The results end as `MapResults`; their number is unknown.
+    An iteration ends as that of `MapResults`; the number of results is unknown.
     """
 
     def __init__(
@@ -348,7 +348,7 @@ class LazyResults(Iterator[_T]):
     ) -> None:
         self._has_begun = False
         self._bar = bar
-        #: calls whose results were not taken, in order
+        #: futures of calls whose results were not taken, in the order of the calls
         self._under_way: dict[Future[_T], None] = {}
         self._submit = submit
         self._items: Iterator[tuple[Any, ...]] | None = items
