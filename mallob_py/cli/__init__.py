@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class CommandError(Exception):
-    """An error that prevents a command. One line for the user, exit code 2."""
+    """An error that prevents a command: it is shown in one line, and the exit code is 2."""

@@ -2,7 +2,7 @@
 
 `generate` writes a workload from a published model as a trace; `simulate` runs policies side by side on a
 trace, `explain` says why a simulated job started when it did, `experiment` repeats published experiments.
-Each function imports what only its command needs.
+Modules that only one command needs are imported by this command's function.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HEADER = (
     "policy", "jobs", "makespan [s]", "wait [s]", "longest", "turnaround [s]", "slowdown", "bounded", "busy",
     "resizes",
 )  # fmt: skip
-#: the most job numbers that a line names, and the most spans of a wait that are shown
+#: greatest number of jobs that a line names, and greatest number of spans of a wait that are shown
 _NAMED = 8
 _SPANS = 40
 
@@ -49,7 +49,7 @@ _SPANS = 40
 
 
 def load(options: batch_options.TraceOptions) -> Workload:
-    """Return the workload; report omitted jobs on standard error. Raises errors as in `worded`."""
+    """Read the workload; report omitted jobs on standard error. Raises the errors that `worded` converts."""
     workload = _read(options)
     if not options.malleable:
         return workload
@@ -87,7 +87,7 @@ def _read(options: batch_options.TraceOptions) -> Workload:
 
 @contextmanager
 def worded(trace: str) -> Iterator[None]:
-    """Turn errors of traces and policies into CommandError."""
+    """Convert errors about traces and policies into CommandError."""
     try:
         yield
     except (PolicyTextError, PolicyError, SwfError, ValueError) as error:
@@ -224,7 +224,7 @@ def _lines(told: Explanation) -> Iterator[str]:
         f" after {_s(told.start_s - job.submit_s)} s, ended at {_s(told.end_s)} s"
     )
     spans = [list(span) for _, span in groupby(told.moments, lambda one: (one.hindrance, one.head.id))]
-    # A long wait is shown by its beginning and its end.
+    # Of a long wait, only the beginning and the end are shown.
     shown = spans if len(spans) <= _SPANS else [*spans[: _SPANS // 2], *spans[-_SPANS // 2 :]]
     yield ""
     for place, span in enumerate(shown):
@@ -334,7 +334,7 @@ def run_experiment(options: batch_options.BatchExperimentOptions) -> int:
 
 
 def experiment_names() -> tuple[str, ...]:
-    """Return the modules of `mallob_py.batch.experiments` that can be run, without helpers."""
+    """Return the names of the modules of `mallob_py.batch.experiments` that have a function `run`."""
     found = (module.name for module in pkgutil.iter_modules(importlib.import_module(_EXPERIMENTS).__path__))
     return tuple(
         name for name in sorted(found) if hasattr(importlib.import_module(f"{_EXPERIMENTS}.{name}"), "run")

@@ -1,6 +1,6 @@
 """`mallob-py batch serve | submit | queue | cancel | nodes`: policies for whole jobs over real processes.
 
-`serve` schedules; the other commands ask it over the socket in its folder.
+`serve` is the scheduler; the other commands talk to it through the socket in its folder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SHOWN = 50
 _WAIT_PERIOD_S = 0.5
 _EVERYTHING = 1 << 31
 _HEADER = ("job", "name", "class", "state", "nodes", "least", "most", "waited [s]", "ran [s]", "required [s]")
-#: the title of a further column if a job waits
+#: title of the last column, which is shown only if a job waits
 _REASON = "why it waits"
 
 
@@ -74,7 +74,7 @@ def _machine(options: BatchServeOptions, cores_per_slot: int) -> Machine:
 
 
 def run_submit(options: BatchSubmitOptions) -> int:
-    """Submit the scripts one by one, up to the first that is refused."""
+    """Submit the scripts one by one, until one is refused."""
     jobs: list[int] = []
     environment = requests.own_environment()
     directory = os.getcwd()
@@ -97,7 +97,7 @@ def run_submit(options: BatchSubmitOptions) -> int:
 
 
 def _submit(options: BatchSubmitOptions, request: requests.Submit, script: str) -> Iterator[int]:
-    """Submit a script, or its array task by task; report its lines without effect."""
+    """Submit a script, or each task of its array, and yield the jobs' numbers; report ignored lines."""
     from mallob_py.batch.live.script import ARRAY_JOB, ARRAY_TASK, ScriptError, SlurmLines, slurm_lines
 
     lines = SlurmLines({}, (), 0, [])
@@ -111,7 +111,7 @@ def _submit(options: BatchSubmitOptions, request: requests.Submit, script: str) 
             numbers |= {"SLURM_ARRAY_TASK_MIN": min(tasks), "SLURM_ARRAY_TASK_MAX": max(tasks)}
             first = {ARRAY_JOB: str(jobs[0])} if jobs else {}
             environment = own | {name: str(number) for name, number in numbers.items()} | first
-            # The first `at_once` begin together, each later one after the end of an earlier one.
+            # The first `at_once` tasks begin together, each later task after the end of an earlier task.
             before = [jobs[place - lines.at_once]] if 0 < lines.at_once <= place else []
             request = msgspec.structs.replace(
                 request, environment=environment, after=[*options.after, *before]
@@ -132,7 +132,7 @@ def _submit(options: BatchSubmitOptions, request: requests.Submit, script: str) 
 
 
 def _wait_for(options: BatchSubmitOptions, jobs: Sequence[int]) -> int:
-    """Print each job's end, in the order of ends."""
+    """Print how each job ends, in the order of their ends; return the exit code."""
     from mallob_py.batch.live.launch import RunEnd, Status
 
     left, code = set(jobs), 0
@@ -227,7 +227,7 @@ def _ask(options: Live, request: requests.Request, what: str = "") -> requests.A
 
 
 def folded(lines: Sequence[JobLine]) -> Iterator[JobLine]:
-    """Yield lines of jobs, one for all jobs of an array in the same state, with their number in the name."""
+    """Yield the lines; an array's jobs in the same state share a line, whose name tells how many they are."""
     counts = Counter((line.array, line.state) for line in lines)
     for line in lines:
         count = counts.pop((line.array, line.state), 0) if line.array else 1

@@ -36,7 +36,7 @@ DEFAULT_POLICIES = ("fcfs", "easy")
 MALLEABLE = "malleable jobs"
 
 
-# Parsers are imported late, as commands without a trace also read this table.
+# Parsers are imported late, because commands without a trace read this table, too.
 
 
 def share(text: str) -> float:
@@ -47,7 +47,7 @@ def share(text: str) -> float:
 
 
 def node_range(text: str) -> NodeRange:
-    """Parse the least and most nodes of a job, as multiples of its requested number."""
+    """Parse a job's smallest and greatest number of nodes, as multiples of the requested number."""
     from mallob_py.batch.workload.changes import node_range_of
 
     return node_range_of(text)
@@ -84,7 +84,7 @@ def watts(text: str) -> float:
 
 
 def policies(text: str) -> tuple[str, ...]:
-    """Parse policies, separated by blanks or semicolons, since their settings have commas."""
+    """Parse policies, separated by blanks or semicolons, because a policy's settings contain commas."""
     found = tuple(text.replace(";", " ").split())
     if not found:
         raise ValueError("a policy is needed, such as easy:depth=10")
@@ -106,8 +106,8 @@ class TraceOptions(Config):
         values.positive_count,
         0,
         INPUT,
-        "the trace counts cores, a node has K of them (default: as its header says, if all jobs had "
-        "whole nodes; else 1)",
+        "the trace counts cores, and each node has K cores (default: as the trace's header says, if all "
+        "jobs had whole nodes; else 1)",
     )
     partition: int | None = option(
         "--partition N", values.count, None, INPUT, "only the jobs of this partition"
@@ -118,7 +118,7 @@ class TraceOptions(Config):
         values.positive_count,
         None,
         INPUT,
-        "shorter run times become this (default: jobs without run time are left out)",
+        "raise shorter run times to this (default: jobs without run time are left out)",
     )
     strict: bool = switch_option("--strict", INPUT, "refuse a trace with damaged lines")
     order: str = choice(
@@ -126,8 +126,8 @@ class TraceOptions(Config):
         ("batch", "pyss", "elastisim"),
         "batch",
         INPUT,
-        "the simulator whose order of events within a second is used (default: batch: all ends and "
-        "submissions before one decision)",
+        "order the events within a second as this simulator (default: batch: all ends and submissions "
+        "before one decision)",
     )
     malleable: float = option(
         "--malleable SHARE",
@@ -148,19 +148,19 @@ class TraceOptions(Config):
         speed_model,
         None,
         MALLEABLE,
-        "their speed: linear, amdahl:S (serial share), power:RHO, log:RHO, downey:SIGMA; power:0:0.3 draws "
-        "each job's number between two (default: linear)",
+        "speed of malleable jobs: linear, amdahl:S (S: serial share), power:RHO, log:RHO, downey:SIGMA; "
+        "power:0:0.3 draws each job's RHO between 0 and 0.3 (default: linear)",
     )
     seed: int = option(
-        "--seed N", values.count, 0, MALLEABLE, "seed of the choice of malleable jobs (default: 0)"
+        "--seed N", values.count, 0, MALLEABLE, "seed for choosing malleable jobs at random (default: 0)"
     )
     resize_cost: ResizeCost | None = option(
         "--resize-cost G:S",
         resize_cost,
         None,
         MALLEABLE,
-        "seconds that a job stands still to grow and to shrink, such as 14.55:7.41; with /node, for "
-        "each node that comes or goes (default: 0)",
+        "seconds that a job stands still when it grows and when it shrinks, such as 14.55:7.41; with "
+        "/node, for each node added or removed (default: 0)",
     )
 
     def validate(self) -> None:
@@ -201,7 +201,7 @@ class BatchSimulateOptions(TraceOptions, Parallel):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Live(Config):
-    """The options of every command that uses a scheduler of whole jobs."""
+    """The options of all commands that use a scheduler of whole jobs."""
 
     batch_dir: str = option(
         "--dir --batch-dir DIR",
@@ -230,7 +230,7 @@ class BatchExplainOptions(TraceOptions, Live):
     def validate(self) -> None:
         super().validate()
         if self.job is None and not (self.trace.isascii() and self.trace.isdecimal()):
-            raise OptionError("JOB is missing: its number in the trace")
+            raise OptionError("JOB is missing: give the job's number in the trace")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -241,9 +241,9 @@ class BatchExperimentOptions(Runs):
         "NAME",
         str,
         INPUT,
-        "elastic (seconds; --live: twelve minutes), agreement (a minute), mebf, cp (two; --full: half "
-        "an hour), fair (five), malleability (two), sd (ten, on one core), evolving (seconds) or bags "
-        "(nine; --full: half an hour, over real processes); see docs/batch.md",
+        "elastic (takes seconds; --live: 12 min), agreement (1 min), mebf, cp (2 min; --full: 30 min), fair "
+        "(5 min), malleability (2 min), sd (10 min, on one core), evolving (seconds) or bags (9 min; --full: "
+        "30 min, over real processes); see docs/batch.md",
     )
     traces: str | None = option(
         "--traces DIR",
@@ -253,17 +253,19 @@ class BatchExperimentOptions(Runs):
         "folder with public traces; without it, parts that need traces are left out",
     )
     full: bool = switch_option(
-        "--full", INPUT, "whole size: longer or more parts of traces, or more shares of malleable jobs"
+        "--full", INPUT, "full size: longer or more parts of traces, or more shares of malleable jobs"
     )
     live: bool = switch_option("--live", INPUT, "run real processes (elastic and evolving only)")
-    resume: bool = switch_option("--resume", INPUT, "resume from the output folder (bags, or with --live)")
+    resume: bool = switch_option(
+        "--resume", INPUT, "go on with the run in the output folder (bags, or with --live)"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchGenerateOptions(Config):
     """Options of `mallob-py batch generate`."""
 
-    kind: str = positional("KIND", str, INPUT, "lublin, lublin-any, cirne, pecs23, glb or kit")
+    kind: str = positional("KIND", str, INPUT, "model: lublin, lublin-any, cirne, pecs23, glb or kit")
     jobs: int | None = option(
         "-n --jobs N", values.positive_count, None, INPUT, "number of jobs (default: depends on KIND)"
     )
@@ -276,13 +278,14 @@ class BatchGenerateOptions(Config):
         values.path,
         None,
         OUTPUT,
-        "trace in SWF, or ElastiSim's jobs if it ends with .json (default: KIND.swf or KIND.json)",
+        "write the trace to FILE: as ElastiSim's jobs if FILE ends with .json, else in SWF (default: "
+        "KIND.swf or KIND.json)",
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Shown(Live):
-    """The options of every command that prints the state of a scheduler of whole jobs."""
+    """The options of all commands that print the state of a scheduler of whole jobs."""
 
     json: bool = switch_option("--json", OUTPUT, "print JSON for programs")
 
@@ -313,7 +316,7 @@ class BatchServeOptions(Live):
         values.remote_command,
         None,
         SCHEDULING,
-        "how hosts of --nodes are reached: CMD HOST WHAT-TO-RUN... (default: ssh, without a password)",
+        "how the hosts of --nodes are reached: by CMD HOST WHAT-TO-RUN... (default: ssh, without a password)",
     )
     affinity: bool = switch_option(
         "--affinity", SCHEDULING, "give jobs cores of their own on the node where their script runs"
@@ -340,7 +343,7 @@ class BatchServeOptions(Live):
         if len(given) > 1:
             raise OptionError(f"{given[0]} and {given[1]} both say where jobs run; give one of them")
         if self.remote_shell is not None and self.nodes is None:
-            raise OptionError("--remote-shell reaches the hosts of --nodes; give that as well")
+            raise OptionError("--remote-shell reaches the hosts of --nodes; give --nodes as well")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -355,16 +358,18 @@ class BatchSubmitOptions(Live):
         values.positive_count,
         None,
         JOB,
-        "slots of a rigid job (default: 1), preferred slots of a malleable one",
+        "number of slots of a rigid job (default: 1), preferred number of slots of a malleable job",
     )
     min_nodes: int | None = option(
         "--min-nodes N",
         values.positive_count,
         None,
         JOB,
-        "fewest slots; the job is malleable unless its script says otherwise",
+        "smallest number of slots; the job is malleable unless its script says otherwise",
     )
-    max_nodes: int | None = option("--max-nodes N", values.positive_count, None, JOB, "most slots")
+    max_nodes: int | None = option(
+        "--max-nodes N", values.positive_count, None, JOB, "greatest number of slots"
+    )
     time_s: float | None = option(
         "-t --time T",
         values.duration_s,
@@ -373,7 +378,7 @@ class BatchSubmitOptions(Live):
         "time limit of the job, such as 90s, 5m or 2h (default: that of batch serve)",
     )
     name: str | None = option(
-        "-J --name NAME", values.word, None, JOB, "name of the job (default: the file's)"
+        "-J --name NAME", values.word, None, JOB, "name of the job (default: the script's name)"
     )
     output: str | None = option(
         "-o --output FILE",
@@ -394,22 +399,22 @@ class BatchSubmitOptions(Live):
         lambda text: (values.positive_count(text),),
         (),
         JOB,
-        "start after the end of job number N, successful or not. May be repeated",
+        "start after this job has ended, successfully or not. May be repeated",
     )
     after_ok: tuple[int, ...] = list_option(
         "--after-ok JOB",
         lambda text: (values.positive_count(text),),
         (),
         JOB,
-        "start after job number N has ended with exit code 0; never start if it ends otherwise",
+        "start after this job has ended with exit code 0; if it ends otherwise, never start. May be repeated",
     )
     wait: bool = switch_option(
-        "--wait", OUTPUT, "wait for the ends of the jobs and print them; exit code 1 if a job failed"
+        "--wait", OUTPUT, "wait for the jobs and print how each ends; exit code 1 if a job failed"
     )
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the options as headers of a script."""
+        """The options as headers of a job script."""
         given = {
             "NODES": self.nodes,
             "MIN_NODES": self.min_nodes,
@@ -431,7 +436,7 @@ class BatchQueueOptions(Shown):
         values.count,
         0,
         OUTPUT,
-        "also list the last N ended jobs, with their ends and output files",
+        "also list the last N ended jobs, how they ended, and their output files",
     )
     all: bool = switch_option("--all", OUTPUT, "list all waiting jobs, not only the first 50")
 
@@ -475,6 +480,6 @@ class BatchNodesOptions(Shown):
         }
         given = [flag for flag, value in deeds.items() if value is not None]
         if len(given) > 1:
-            raise OptionError(f"{given[0]} and {given[1]} cannot be combined; do one at a time")
+            raise OptionError(f"{given[0]} and {given[1]} cannot be combined; give one of them")
         if self.reason is not None and self.drain is None:
             raise OptionError("--reason belongs to --drain; give --drain as well")

@@ -27,7 +27,7 @@ from mallob_py.kit.declaration import truth
 from mallob_py.protocol.job_terms import TERMS, DeclaredTerm
 from mallob_py.service.jobs.durations import format_duration
 
-#: columns of live jobs (see status_tables.py)
+#: columns of live jobs by which `--sort` orders them (see status.py)
 JOB_ORDERS = ("id", "user", "name", "application", "priority", "volume", "demand", "age", "state")
 
 
@@ -44,7 +44,7 @@ class _Client(Api):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _ClientOfGroup(_Client):
-    user: str | None = option("--user USER", values.word, None, JOB, "whose group it is (default: yours)")
+    user: str | None = option("--user USER", values.word, None, JOB, "user of the group (default: you)")
 
 
 def _group(help_text: str) -> Any:
@@ -55,11 +55,11 @@ def _check_one_kind(jobs: tuple[str, ...], group: str | None) -> None:
     if not jobs and group is None:
         raise OptionError("no job is named: say USER.NAME, or --group for all jobs of a group")
     if jobs and group is not None:
-        raise OptionError("jobs are named, and --group as well; say one of them")
+        raise OptionError("both jobs and --group are given; say one of them")
 
 
 JSON = "json"
-#: `--output-format`: JSON, or as text where the application declares a form
+#: values of `--output-format`: JSON, and the text formats that applications declare
 _OUTPUT_FORMATS = (JSON, *(one.text_format for one in our_declarations() if one.text_format))
 
 
@@ -67,7 +67,7 @@ TABLE = "table"
 
 
 def _term_option(term: DeclaredTerm) -> tuple[str, type, Any]:
-    """Return a field for `make_dataclass`."""
+    """Return the option for a job's term, as a field for `make_dataclass`."""
     kinds: dict[type, tuple[str, Callable[[str], Any]]]
     kinds = {float: ("P", values.priority), int: ("K", values.count)}
     metavar, parse = ("T", values.duration_limit_s) if term.is_duration else kinds[term.type]
@@ -88,7 +88,7 @@ else:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SubmitOptions(_Terms, Wishes, _Client):
-    """Options of `mallob-py submit`, and one for each of a job's terms (`protocol/job_terms.py`)."""
+    """Options of `mallob-py submit`, with an option for each of a job's terms (`protocol/job_terms.py`)."""
 
     files: tuple[str, ...] = positional_list(
         "FILE",
@@ -99,22 +99,22 @@ class SubmitOptions(_Terms, Wishes, _Client):
         default=(),
     )
     name: str | None = option(
-        "--name NAME", values.word, None, JOB, "name of the job (default: the file's and a number)"
+        "--name NAME", values.word, None, JOB, "name of the job (default: the file's name and a number)"
     )
-    user: str | None = option("--user USER", values.word, None, JOB, "who submits (default: you)")
+    user: str | None = option("--user USER", values.word, None, JOB, "user of the job (default: you)")
     application: str | None = option(
         "--application APP",
         values.word,
         None,
         JOB,
-        f"kind of job (default: by the file's name, else {DEFAULT_APPLICATION})",
+        f"kind of job (default: by the suffix of the file's name, else {DEFAULT_APPLICATION})",
     )
     settings: tuple[tuple[str, tuple[Any, ...]], ...] = list_option(
         "--set KEY=VALUE",
         values.sweep,
         (),
         JOB,
-        "a key of the job's configuration; the value is JSON or a text. May be repeated. KEY=1..100 and"
+        "set a key of the job's configuration; VALUE is JSON or text. May be repeated. KEY=1..100 and"
         " KEY=8,9,10 are sweeps: a job for each value, or for each combination of several sweeps",
     )
     after: tuple[str, ...] = list_option(
@@ -136,22 +136,22 @@ class SubmitOptions(_Terms, Wishes, _Client):
         values.group_name,
         None,
         JOB,
-        "a name that the jobs share, for results, wait, interrupt (default: of several jobs one is made and"
-        " printed)",
+        "name of the jobs' group, for results, wait and interrupt (default: for several jobs, a new name is"
+        " made and printed)",
     )
     failed_of: str | None = option(
         "--failed-of GROUP",
         values.group_name,
         None,
         JOB,
-        "hand in again the jobs of this group that failed; the options here replace their fields",
+        "hand in the failed jobs of this group again; the other options given replace the jobs' fields",
     )
     unsolved_of: str | None = option(
         "--unsolved-of GROUP",
         values.group_name,
         None,
         JOB,
-        "the same for all that ended without a result: failed, interrupted, or by a limit",
+        "hand in again all jobs of this group without a result: failed, interrupted, or ended by a limit",
     )
     wait: bool = switch_option(
         "--wait",
@@ -169,7 +169,7 @@ class SubmitOptions(_Terms, Wishes, _Client):
 
     @property
     def terms(self) -> dict[str, Any]:
-        """Return the terms given, as in a job file."""
+        """The given terms of the job, as in a job file."""
         given = {each: getattr(self, each.name) for each in TERMS}
         return {
             each.file_name: format_duration(value) if each.is_duration else value
@@ -190,14 +190,14 @@ class SubmitOptions(_Terms, Wishes, _Client):
         return any(len(taken) > 1 for _, taken in self.settings)
 
     def combinations(self) -> Iterator[dict[str, Any]]:
-        """Yield the settings of each job of an input; the last key's values change first."""
+        """Yield the settings of each job of an input file; the last key's value changes fastest."""
         keys = [key for key, _ in self.settings]
         for combination in itertools.product(*(taken for _, taken in self.settings)):
             yield dict(zip(keys, combination, strict=True))
 
     @property
     def again_of(self) -> str | None:
-        """Return the group whose failed jobs are submitted again, if the option is given."""
+        """The group whose failed or unsolved jobs are submitted again, or None."""
         return self.failed_of or self.unsolved_of
 
     def validate(self) -> None:
@@ -208,7 +208,7 @@ class SubmitOptions(_Terms, Wishes, _Client):
                 raise OptionError("--failed-of is a part of --unsolved-of; say one of them")
             if self.files or self.name or self.is_sweep or self.results:
                 raise OptionError(
-                    f"{flag} hands in jobs as they were; it goes with no FILE, --name, sweep or result file"
+                    f"{flag} hands in jobs as they were; leave out FILE, --name, sweeps and result files"
                 )
             return
         if not self.files and self.application in (None, DEFAULT_APPLICATION):
@@ -262,7 +262,7 @@ class ExplainOptions(_Client):
 class LogsOptions(ExplainOptions):
     """Options of `mallob-py logs`."""
 
-    follow: bool = switch_option("--follow", OUTPUT, "go on until the job has ended")
+    follow: bool = switch_option("--follow", OUTPUT, "print further output until the job has ended")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -273,7 +273,7 @@ class InterruptOptions(_ClientOfGroup):
         "USER.NAME|ID",
         values.identity_or_id,
         JOB,
-        "the jobs to end, by their names or ids in `mallob-py status`; NAME alone is a job of yours",
+        "jobs to end, by their names or ids in `mallob-py status`; NAME alone is a job of yours",
         default=(),
     )
     group: str | None = _group("end all jobs of this group")
@@ -292,7 +292,7 @@ class _Orders(Api):
         values.path,
         None,
         SERVICE,
-        "to a `mallob-py solve` or `run` that has the same option, instead of a service",
+        "order a `mallob-py solve` or `run` with the same --orders DIR, instead of a service",
     )
 
     @property
@@ -327,7 +327,7 @@ class ResizeOptions(_Orders):
         if self.hosts and self.change.startswith("-"):
             raise OptionError("--hosts is for new ranks only; the service chooses the ranks that leave")
         if self.remote_shell is not None and not self.hosts:
-            raise OptionError("--remote-shell reaches the hosts of --hosts; give that as well")
+            raise OptionError("--remote-shell reaches the hosts of --hosts; give --hosts as well")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -335,14 +335,14 @@ class DrainOptions(_Orders):
     """Options of `mallob-py drain`."""
 
     place: str = positional(
-        "RANK|HOST", values.word, WORLD, "a rank by its number, or a host with all its ranks"
+        "RANK|HOST", values.word, WORLD, "the number of a rank, or the name of a host: all its ranks"
     )
     grace_s: float = option(
         "--grace T",
         values.duration_or_none_s,
         60.0,
         WORLD,
-        "time that workers there may go on; 0 stops them at once (default 1m)",
+        "time that workers of these ranks may go on; 0 stops them at once (default 1m)",
     )
 
 
@@ -367,7 +367,7 @@ class StatusOptions(_Jobs):
 
     hosts: bool = switch_option("--hosts", OUTPUT, "list the hosts, with their problems")
     ended: bool = switch_option("--ended", OUTPUT, "list the last ended jobs")
-    measures: bool = switch_option("--measures", OUTPUT, "print the service's numbers")
+    measures: bool = switch_option("--measures", OUTPUT, "print all measures of the service")
     json: bool = switch_option("--json", OUTPUT, "print the whole status as JSON")
 
     def validate(self) -> None:
@@ -386,8 +386,8 @@ class HistoryOptions(_OfUser):
         values.word,
         None,
         OUTPUT,
-        "only jobs with this end: result, failed, refused, interrupted, time-limit, wallclock-limit,"
-        " cpu-limit, or with this result, such as SAT",
+        "only jobs with this outcome: result, failed, refused, interrupted, time-limit, wallclock-limit or"
+        " cpu-limit; or with this result, such as SAT",
     )
     since_s: float | None = option(
         "--since T",
@@ -425,14 +425,14 @@ class ResultsOptions(Api):
     groups: tuple[str, ...] = positional_list(
         "GROUP", values.group_name, JOB, "groups of jobs (default: your last one)", default=()
     )
-    user: str | None = option("--user USER", values.word, None, JOB, "whose groups they are (default: yours)")
+    user: str | None = option("--user USER", values.word, None, JOB, "user of the groups (default: you)")
     cutoff_s: float | None = option(
         "--cutoff T",
         values.duration_limit_s,
         None,
         OUTPUT,
-        "a job with a later result counts as unsolved, and an unsolved one as 2 T in PAR-2"
-        " (default: the time at which a limit has ended jobs)",
+        "count a job with a later result as unsolved, and in PAR-2 an unsolved job as 2 T"
+        " (default: the time limit that ended jobs of the group)",
     )
     csv: bool = switch_option("--csv", OUTPUT, "print the results as CSV")
     json: bool = switch_option("--json", OUTPUT, "print a line of JSON for each result")
@@ -454,13 +454,13 @@ class ResultsOptions(Api):
 class TopOptions(_Jobs):
     """Options of `mallob-py top`."""
 
-    once: bool = switch_option("--once", OUTPUT, "print it once and end")
+    once: bool = switch_option("--once", OUTPUT, "print the status once and end")
     interval_s: float = option(
         "--interval T",
         values.duration_s,
         1.0,
         OUTPUT,
-        "time between two pictures, such as 500ms or 10s (default 1s)",
+        "time between two updates, such as 500ms or 10s (default 1s)",
     )
 
 
@@ -501,7 +501,7 @@ class WebOptions(_Client):
         values.path,
         None,
         WEB,
-        "jobs may name files below this folder of the host (default: only what they upload)",
+        "let jobs name files below this folder of the host (default: only uploaded files)",
     )
     batch_dir: str | None = option(
         "--batch-dir DIR",
@@ -529,12 +529,12 @@ class WebOptions(_Client):
         values.size_limit_bytes,
         16 << 30,
         LIMITS,
-        "most bytes of all uploads of jobs that have not ended (default 16g)",
+        "greatest total size of the uploads of jobs that have not ended (default 16g)",
     )
 
 
 def _switch_named(name: str, flag: str, help: str) -> Any:
-    """Declare a switch whose flag is another option's elsewhere, with a name of its own."""
+    """Declare a switch under a name of its own, since other commands have another option with this flag."""
     return declare(OptionSpec(name, (flag,), truth, "", SERVICE, help, is_switch=True), False)
 
 
@@ -542,12 +542,12 @@ def _switch_named(name: str, flag: str, help: str) -> Any:
 class ServiceInstallOptions(Api):
     """Options of `mallob-py service install`."""
 
-    for_user: bool = _switch_named("unit-of-user", "--user", "a unit of this user, for systemctl --user")
-    for_system: bool = switch_option("--system", SERVICE, "a unit of the system, which needs --account")
+    for_user: bool = _switch_named("unit-of-user", "--user", "write a unit of your user: systemctl --user")
+    for_system: bool = switch_option("--system", SERVICE, "write a unit of the system; needs --account")
     account: str | None = option(
         "--account NAME", values.word, None, SERVICE, "user as whom a unit of the system runs"
     )
-    is_web: bool = switch_option("--web", SERVICE, "a unit for `mallob-py web` instead of `serve`")
+    is_web: bool = switch_option("--web", SERVICE, "write a unit for `mallob-py web` instead of `serve`")
     unit_name: str | None = option(
         "--unit NAME", values.word, None, SERVICE, "name of the unit (default mallob-py, or mallob-py-web)"
     )
@@ -555,7 +555,7 @@ class ServiceInstallOptions(Api):
 
     @property
     def name(self) -> str:
-        """Return the name of the unit."""
+        """The name of the unit."""
         return self.unit_name or ("mallob-py-web" if self.is_web else "mallob-py")
 
     def validate(self) -> None:

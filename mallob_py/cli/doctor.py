@@ -1,9 +1,9 @@
 """`mallob-py doctor`: problems of this machine, each with advice.
 
-`look` reads everything once into a `Machine`; the checks are functions of a `Machine` alone. A finding is
+`look` reads all facts once into a `Machine`; the checks are functions of a `Machine` alone. A finding is
 good, a warning, or a fault: something that makes our commands fail. Exit code 1: there are faults.
 
-`serve` reports at its start what `look_here` finds, which costs a millisecond.
+At its start, `serve` reports the problems that `look_here` finds within a millisecond.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _WATCHES_LEAST, _INSTANCES_LEAST = 1024, 16
 _CLOCK_OFF_MAX_S = 2.0
 #: variables that make a solver's library use several threads per worker
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-#: distributions with an engine or an interface, with the extra that installs each
+#: distribution with an engine or an interface -> extra that installs it; None: it is always installed
 _ENGINES = {
     "python-sat": None,
     "pycryptosat": "cryptominisat",
@@ -67,7 +67,7 @@ class Level(Enum):
 
 
 class Finding(NamedTuple):
-    """A finding; `advice` is what to do, empty if all is well."""
+    """One finding about the machine; `advice` says what to do, or is empty if all is well."""
 
     level: Level
     subject: str
@@ -76,9 +76,9 @@ class Finding(NamedTuple):
 
 
 class FolderSeen(NamedTuple):
-    """The folder of the service, or the existing folder above it. `error`: why it cannot be written, or "".
+    """The folder of the service, or the lowest existing folder above it.
 
-    `owner`: another user to whom the service's folder belongs, or "".
+    `error`: why the folder cannot be written, or "". `owner`: another user who owns it, or "".
     """
 
     path: str
@@ -90,8 +90,8 @@ class FolderSeen(NamedTuple):
 class HostSeen(NamedTuple):
     """Another host. `error`: why the remote shell gets no answer, or ""; `ahead_s`: its clock minus ours.
 
-    `version`: of mallob-py at our path there, "": none. `blocked`: directions in which no connection comes
-    through.
+    `version`: the version of mallob-py at our path on that host, "": none. `blocked`: the directions in which
+    no connection can be made.
     """
 
     name: str
@@ -104,7 +104,7 @@ class HostSeen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """All facts about the machine. `math.inf`: no limit; None: unknown."""
+    """All facts about the machine; `math.inf` means no limit, None unknown."""
 
     variables: Mapping[str, str]
     #: the MPI library's name, or why it cannot be loaded
@@ -153,7 +153,7 @@ def run_doctor(options: DoctorOptions) -> int:
 
 
 def look(api_dir: str, hosts: Sequence[str] = ()) -> Machine:
-    """Read all facts; the hosts are reached by ssh, or by srun in an allocation."""
+    """Read all facts; other hosts are reached by ssh, or by srun in an allocation."""
     mpi, is_missing = _mpi()
     mpiexec = shutil.which("mpiexec", path=os.pathsep.join((os.path.dirname(python()[0]), _path())))
     return dataclasses.replace(
@@ -170,7 +170,7 @@ def look(api_dir: str, hosts: Sequence[str] = ()) -> Machine:
 
 
 def look_here() -> Machine:
-    """Read the facts that cost nothing: no process, no import, no name server."""
+    """Read the facts that need no process, no import and no name server."""
     return Machine(
         variables=dict(os.environ),
         mpi="",
@@ -194,7 +194,7 @@ def look_here() -> Machine:
 
 
 def problems_here() -> Iterator[str]:
-    """Yield a line for each problem that `look_here` finds and that a service has, too."""
+    """Yield a line for each problem that `look_here` finds and that affects a service."""
     machine = look_here()
     for check in (_check_shared_memory, _check_limits, _check_inotify, _check_temporary):
         for finding in check(machine):
@@ -207,7 +207,7 @@ def _path() -> str:
 
 
 def _mpi() -> tuple[str, bool]:
-    """Load MPI in another process, which a bad library may crash."""
+    """Load MPI in another process, because a bad library may crash it; return its name, or error and True."""
     code = "from mpi4py import MPI; print(MPI.Get_library_version().split(chr(10))[0])"
     try:
         asked = subprocess.run(
@@ -306,7 +306,7 @@ def _inotify_error() -> str:
 
 
 def _write_error(folder: Path | None) -> str:
-    """Return why no file can be written into a folder, or into that of temporary files."""
+    """Return why no file can be written into `folder` (None: that of temporary files); "" if one can."""
     import tempfile
 
     try:
@@ -336,7 +336,7 @@ def seen(hosts: Sequence[str]) -> tuple[HostSeen, ...]:
         return tuple(asking.map(_see, hosts))
 
 
-#: run by Python at our path on the other host: what it says, line by line, is read by `_heard`
+#: program that Python at our path runs on the other host; `_heard` reads its output line by line
 _THERE = """
 import socket, sys, time
 print("mallob-py time", time.time(), flush=True)
@@ -377,7 +377,7 @@ def _see(host: str) -> HostSeen:
                 text=True,
                 errors="replace",
                 env=for_any_step(os.environ) if SLURM_JOB in os.environ else None,
-                start_new_session=True,  # so that nothing of the shell outlives our patience
+                start_new_session=True,  # so that the shell can be killed with its children
             )
         except OSError:
             return seen._replace(error=f"there is no {shell[0]} here")
@@ -395,7 +395,7 @@ def _see(host: str) -> HostSeen:
 
 
 def _heard(seen: HostSeen, asked: subprocess.Popen[str]) -> HostSeen:
-    """Return what another host has told, after connecting to it."""
+    """Read what the program on another host prints, connecting to it as soon as its port is known."""
     assert asked.stdout is not None
     assert asked.stderr is not None
     told: dict[str, str] = {}
@@ -404,7 +404,7 @@ def _heard(seen: HostSeen, asked: subprocess.Popen[str]) -> HostSeen:
     for line in asked.stdout:
         ours, _, said = line.strip().partition(" ")
         if ours != "mallob-py":
-            continue  # a greeting of that host
+            continue  # a greeting of the host's shell
         key, _, value = said.partition(" ")
         told[key] = value
         if key == "time":
@@ -533,7 +533,7 @@ def _check_cores(machine: Machine) -> Iterator[Finding]:
     if allowed < usable:
         most = max(1, math.floor(allowed))
         advice = f"start with -n {most}: more ranks share that time"
-        yield Finding(Level.WARNING, "cores", f"{text}, for {allowed:g} cores' worth of time", advice)
+        yield Finding(Level.WARNING, "cores", f"{text}, but only the time of {allowed:g} cores", advice)
     elif usable == 1 < machine.cores_present:
         advice = (
             "this shell is bound to one core; start mpiexec with --bind-to none, srun with --cpu-bind=none"
@@ -547,7 +547,7 @@ def _check_variables(machine: Machine) -> Iterator[Finding]:
     for name in _THREADS:
         value = machine.variables.get(name, "1")
         if value != "1":
-            advice = f"unset {name}, or set it to 1: each worker would use that many threads"
+            advice = f"unset {name}, or set it to 1: each worker would use {value} threads"
             yield Finding(Level.WARNING, name, f"is {value}", advice)
     inherited = [
         name for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK") if name in machine.variables
@@ -579,7 +579,7 @@ def _check_folder(machine: Machine) -> Iterator[Finding]:
         advice = "make room and make it writable, or give another --api-dir"
         yield Finding(Level.FAULT, "api-dir", f"{folder.path}: {folder.error}", advice)
     elif folder.free_bytes < _DISK_LEAST_BYTES:
-        advice = "make room, or serve with --keep 30d: each job has a journal entry and a reply there"
+        advice = "make room, or serve with --keep 30d: each job leaves a journal entry and a reply there"
         yield Finding(Level.WARNING, "api-dir", text, advice)
     else:
         yield Finding(Level.GOOD, "api-dir", text)
@@ -591,7 +591,7 @@ def _check_engines(machine: Machine) -> Iterator[Finding]:
             yield Finding(Level.GOOD, name, version)
         elif extra is None:
             yield Finding(
-                Level.FAULT, name, "is missing", "python -m pip install mallob-py again: it comes with it"
+                Level.FAULT, name, "is missing", f"python -m pip install mallob-py, which installs {name}"
             )
         else:
             text = f"not installed (python -m pip install 'mallob-py[{extra}]' brings it)"
@@ -624,7 +624,7 @@ def _problems_of(host: HostSeen) -> Iterator[Finding]:
         advice = "let the firewall pass TCP between these hosts, or set MALLOB_PY_BELL_ADDRESS to the address"
         yield Finding(Level.FAULT, host.name, f"no connection {direction}", f"{advice} that others can reach")
     if abs(host.ahead_s) > _CLOCK_OFF_MAX_S:
-        advice = "have both follow a time server: only times that people see depend on it"
+        advice = "synchronise both clocks with a time server; only displayed times depend on them"
         yield Finding(Level.WARNING, host.name, f"its clock is off by {host.ahead_s:+.1f} s", advice)
 
 

@@ -1,7 +1,7 @@
-"""`mallob-py docs [NAME]`: the documents of this version, as text, and files for other programs.
+"""`mallob-py docs [NAME]`: prints the documents of this version as text, and files for other programs.
 
-Where the site shows the docstrings of a package (lines `::: mallob_py.kit.Application`), the text has
-signatures and docstrings.
+A line such as `::: mallob_py.kit.Application`, for which the site shows docstrings, is replaced by signatures
+and docstrings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mallob_py.cli.option_sources import suggestion
 from mallob_py.cli.study_options import DocsOptions
 
 _PACKAGE = Path(mallob_py.__file__).parent
-#: place of a docstring in a document, with the site's options below
+#: line of a document that stands for docstrings, with the site's options below
 _PLACE = re.compile(r"^::: ([\w.]+)\n(?: +.*\n)*", re.MULTILINE)
 #: files for other programs
 _FILES = ("*.json", "*.yml", "compose/*")
@@ -31,12 +31,12 @@ def _folder() -> Path:
 
 
 def files() -> dict[str, Path]:
-    """Return the files for other programs by name, such as alerts.yml."""
+    """Return name (such as alerts.yml) -> path of the files for other programs."""
     return {path.name: path for pattern in _FILES for path in sorted(_folder().glob(pattern))}
 
 
 def documents() -> dict[str, Path]:
-    """Return documents by name: from the installed package, else from the sources."""
+    """Return name -> path of the documents, in the installed package or else in the sources."""
     folder = _folder()
     paths = {path.stem: path for path in [*folder.glob("*.md"), *folder.glob("results/*.md")]}
     return dict(sorted(paths.items()))
@@ -48,7 +48,7 @@ def title_of(path: Path) -> str:
 
 
 def with_interfaces(text: str) -> str:
-    """Return a document with the signatures and docstrings of all that it has a place for."""
+    """Return a document in which signatures and docstrings replace the lines that stand for them."""
     return _PLACE.sub(lambda found: "\n".join(_told(found[1])) + "\n", text)
 
 
@@ -71,7 +71,7 @@ def _told(place: str) -> Iterator[str]:
 
 
 def _one(name: str, thing: Any, indent: str) -> Iterator[str]:
-    """Yield the signature and, below, the docstring."""
+    """Yield lines with an object's signature and docstring."""
     called = getattr(thing, "fget", None) or getattr(thing, "__func__", thing)
     try:
         signature = "" if isinstance(thing, property) else str(inspect.signature(called))

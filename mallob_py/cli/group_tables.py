@@ -1,8 +1,8 @@
 """`mallob-py groups | results`: the progress of groups of jobs, and the results of their jobs.
 
-`results` prints a line for each ended job, and below the table the whole group: a bar, counts, PE-seconds and
-PAR-2. The default GROUP is the caller's last one. Values that are not in the history (input file, settings,
-the value of an answer) come from the replies, as far as these still exist. Both commands work with and
+`results` prints a line for each ended job, and below the table a summary of the group: a bar, counts,
+PE-seconds and PAR-2. The default GROUP is the caller's last one. Values that are not in the history (input
+file, settings, the value of an answer) come from the replies that still exist. Both commands work with and
 without a running service. Exit code: 0; 2 if there is no such group.
 """
 
@@ -75,12 +75,12 @@ GROUP_COLUMNS: tuple[Column[GroupState], ...] = (
 
 
 def bar(state: GroupState) -> str:
-    """Return the ended part of a group as a bar, which is full only if all jobs have ended."""
+    """Return a bar that shows the ended part of a group; it is full only if all jobs have ended."""
     return f"[{'#' * (_BAR_CELLS * state.ended // max(1, state.jobs)):.<{_BAR_CELLS}}]"
 
 
 def left_text(state: GroupState) -> str:
-    """Return the remaining time, "" if the group has ended or no estimate exists."""
+    """Return a group's estimated remaining time; "" if the group has ended or there is no estimate."""
     return "" if state.left_s is None else f"~{age_text(state.left_s)}"
 
 
@@ -136,7 +136,7 @@ def run_results(options: ResultsOptions) -> int:
 def print_results(
     api_dir: Path, group: Group, cutoff_s: float | None = None, *, has_table: bool = True
 ) -> None:
-    """Print the table of a group if wanted, and below it the whole group."""
+    """Print the table of a group's ended jobs, if wanted, and a summary of the group."""
     cutoff_s = group.cutoff_s(cutoff_s)
     rows = rows_of(api_dir, group, cutoff_s)
     if rows and has_table:
@@ -148,7 +148,7 @@ def print_results(
 
 
 def _print_rows(rows: Sequence[ResultRow]) -> None:
-    """Print the rows without empty columns."""
+    """Print the table of ended jobs; columns without any value are left out."""
     columns: list[Column[ResultRow]] = [
         Column("job", "JOB", lambda row: printable(row.job.name), lambda row: row.job.name, is_name=True)
     ]
@@ -188,7 +188,7 @@ def _told(value: Any) -> str:
 
 
 def summary(state: GroupState, jobs: Sequence[EndedJob], cutoff_s: float | None) -> list[str]:
-    """Return the whole group in two lines: its progress, and its results."""
+    """Return the summary of a group: a line on its progress, and a line on its results."""
     parts = [f"{bar(state)} {state.ended} of {state.jobs} ended"]
     if state.live:
         parts.append(f"{state.running} running, {state.resting} resting, {state.waiting} waiting")
@@ -205,7 +205,7 @@ def summary(state: GroupState, jobs: Sequence[EndedJob], cutoff_s: float | None)
 
 
 def _counts(jobs: Sequence[EndedJob], cutoff_s: float | None) -> Iterator[str]:
-    """Yield the numbers of solved, unsolved and failed jobs, and of each outcome."""
+    """Yield texts with the numbers of solved, unsolved and failed jobs, each with its outcomes."""
     kinds: dict[str, Counter[str]] = {"solved": Counter(), "unsolved": Counter(), "failed": Counter()}
     for job in jobs:
         is_late = kind_of(job) == "solved" and not is_solved_within(job, cutoff_s)

@@ -1,4 +1,4 @@
-"""Groups by their names, for all commands with a group; tables of groups are in `group_tables.py`."""
+"""Finding groups by their names, for all commands with a group; `group_tables.py` prints groups."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from mallob_py.cli.values import printable
 from mallob_py.service.client import login_name
 from mallob_py.service.telemetry.groups import Group, GroupKey, GroupWatch
 
-#: the most names of groups in a message
+#: greatest number of groups that a message names
 _NAMED_MAX = 5
 
 
 def look(api_dir: str) -> dict[GroupKey, Group]:
-    """Return all groups of a service. Raises CommandError if the folder is no service's."""
+    """Return all groups of a service. Raises CommandError if the folder does not exist."""
     if not Path(api_dir).is_dir():
         raise CommandError(f"{api_dir} is no folder of a service; name it with --api-dir")
     return GroupWatch(Path(api_dir)).look()
 
 
 def find_group(groups: Mapping[GroupKey, Group], name: str | None, user: str | None = None) -> Group:
-    """Return the group of this name: the caller's, or else that of the only user with such a group; None: the
-    last group.
+    """Return the group of this name (None: the last group) of `user`.
 
+    Without `user`, the caller's group is taken, or else the group of the only user who has one of this name.
     Raises CommandError if there is no such group, or if several other users have one.
     """
     own = [group for group in groups.values() if group.user == (user or login_name())]
@@ -48,7 +48,7 @@ def find_group(groups: Mapping[GroupKey, Group], name: str | None, user: str | N
 
 
 def command_for(command: str, group: str, user: str, api_dir: str) -> str:
-    """Return a command for a user's group, as it is typed."""
+    """Return the command line that runs a command on a user's group."""
     where = "" if api_dir == ".api" else f" --api-dir {shlex.quote(api_dir)}"
     whose = "" if user == login_name() else f" --user {shlex.quote(user)}"
     flag = "" if command == "results" else "--group "

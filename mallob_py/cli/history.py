@@ -1,4 +1,4 @@
-"""`mallob-py history`: ended jobs, from the files to which each client of a service appends.
+"""`mallob-py history`: lists ended jobs, from the files to which each client of a service appends.
 
 Works with and without a running service. `--by-user` sums up the costs of the listed jobs. Exit code: 0.
 """
@@ -23,15 +23,15 @@ from mallob_py.service.telemetry.history import RecentHistory, read_history
 from mallob_py.service.telemetry.status import EndedJob
 from mallob_py.text_table import as_text, format_table
 
-#: the period of looks for newly ended jobs
+#: time between two looks for newly ended jobs
 _PERIOD_S = 0.5
 _WAYS = (*(each.value for each in Outcome), "refused")
-#: results that `--state` accepts before any job has had them
+#: results that `--state` accepts even if no job has had them yet
 _COMMON_RESULTS = frozenset(("SAT", "UNSAT", "UNKNOWN", "OPTIMUM FOUND"))
 
 
 class UserCost(msgspec.Struct, frozen=True):
-    """The cost of one user's jobs: PE-seconds, CPU seconds; `failed` counts jobs without a result."""
+    """The cost of one user's jobs in PE-seconds and CPU seconds; `failed` counts failed and refused jobs."""
 
     user: str
     jobs: int
@@ -68,7 +68,7 @@ def run_history(options: HistoryOptions) -> int:
 
 
 def _check_state(state: str | None, ended: Sequence[EndedJob]) -> None:
-    """Reject a state that is neither a way in which jobs end nor the result of any job."""
+    """Reject a state that is neither an outcome nor the result of a job. Raises CommandError."""
     results = {job.result for job in ended if job.result}
     if state is None or state in _WAYS or state in results or state in _COMMON_RESULTS:
         return
@@ -77,7 +77,7 @@ def _check_state(state: str | None, ended: Sequence[EndedJob]) -> None:
 
 
 def _follow(history: RecentHistory, options: HistoryOptions) -> NoReturn:
-    """Print the jobs that end from now on."""
+    """Print each wanted job that ends from now on."""
     seen = set(map(_key, history.jobs()))
     while True:
         time.sleep(_PERIOD_S)
@@ -107,7 +107,7 @@ def _is_wanted(job: EndedJob, options: HistoryOptions) -> bool:
 
 
 def costs_of(jobs: Sequence[EndedJob]) -> list[UserCost]:
-    """Return a row for each user, the most expensive user first."""
+    """Return the costs of each user's jobs, the most expensive user first."""
     by_user: dict[str, list[EndedJob]] = {}
     for job in jobs:
         by_user.setdefault(job.user, []).append(job)

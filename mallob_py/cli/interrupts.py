@@ -2,11 +2,11 @@
 
 The script begins with `end_at_once`, long before the command is known; the command runs between
 `raise_in_command` and `let_go`. A process started with SIGINT ignored, as in a shell's background, keeps
-ignoring it; a program that embeds `main` keeps its own handler.
+ignoring the signal; a program that embeds `main` keeps its own handler.
 
-A shell ends its loop if the command dies of the signal; at exit code 130, bash believes that Ctrl-C was
-handled, and goes on. So the process dies of the signal if it came from a terminal, where the shell has got it
-as well.
+A shell ends its loop only if the command dies of the signal; at exit code 130, bash believes that Ctrl-C was
+handled, and goes on. So the process dies of the signal if the signal came from a terminal, because the shell
+has received it, too.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def end_at_once() -> None:
-    """End this process at Ctrl-C from now on, without output; `solve` first prints an answer."""
+    """From now on, end this process at Ctrl-C without output; only `solve` prints an answer, UNKNOWN."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
 def raise_in_command() -> None:
-    """Raise KeyboardInterrupt at Ctrl-C from now on."""
+    """From now on, raise KeyboardInterrupt at Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def let_go() -> None:
-    """Handle Ctrl-C no more: the command is over, and an ending interpreter prints tracebacks."""
-    in_charge = threading.current_thread() is threading.main_thread()  # else `main` is embedded
+    """From now on, let Ctrl-C kill the process: an interpreter that ends would print a traceback."""
+    in_charge = threading.current_thread() is threading.main_thread()  # otherwise `main` is embedded
     if in_charge and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def exit_with(code: int) -> NoReturn:
-    """End the process with a code, or by the signal that interrupted it if a shell is to notice.
+    """End the process with a code, or by SIGINT if Ctrl-C in a terminal has interrupted it.
 
-    Output must be flushed. Skips the interpreter's clean-up, which takes 10 ms.
+    Output must be flushed, because `solve` skips the interpreter's clean-up, which takes 10 ms.
     """
     if code == INTERRUPTED and _in_terminal():
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,26 +1,26 @@
-"""`mallob-py submit | wait | explain | interrupt`: the jobs of a running service, from the outside.
+"""`mallob-py submit | wait | explain | interrupt`: handle the jobs of a running service, from outside.
 
-`submit FILE...` writes job files. Each FILE is a formula (or another input), which becomes a job, or a job
+`submit FILE...` writes job files. Each FILE is a formula or another input, for which a job is made, or a job
 file (.json), which is submitted as it is, changed only by options. Without `--wait`, the jobs' names are
-printed as USER.NAME. Paths of inputs in job files may be relative to the folder of the job file: they are
-made absolute here, since the service has a folder of its own. The service writes a proof, a core or a file of
-solutions below its folder for results; `submit` moves it to the requested place after the reply.
+printed as USER.NAME. Paths of inputs in a job file may be relative to the folder of the job file: `submit`
+makes them absolute, because the service runs in another folder. The service writes a proof, a core or a file
+of solutions into its folder for results; `submit` moves the file to the requested place after the reply.
 
-`wait USER.NAME...` is for jobs that were submitted before. The reply to an ended job is printed at once. It
-works without a service, too: submitted jobs stay in its folder until a service runs. While `submit` and
-`wait` wait, a line on standard error shows the job's progress, if that is a terminal.
+`wait USER.NAME...` waits for jobs that were submitted before. The reply to an ended job is printed at once.
+`wait` works without a service, too: submitted jobs stay in the service's folder until a service runs. While
+`submit` and `wait` wait, a line on standard error shows the job's progress if standard error is a terminal.
 
 `explain USER.NAME|ID` explains why a job waits, has its volume, or has ended. `interrupt USER.NAME|ID...`
-requests the end of jobs and waits for it. NAME alone is a job of the caller. An identity such as `a.b.c` can
-be user `a` or user `a.b`: the service's list of live jobs decides, and if it does not contain the job, the
-user ends at the first dot. An id is that of `status` and of the log; the journal assigns it to a job.
+requests the end of jobs and waits until they have ended. NAME alone is a job of the caller. In an identity
+such as `a.b.c`, the user can be `a` or `a.b`: the service's list of live jobs decides; if the job is not
+listed, the user's name ends at the first dot. ID is the job's number in `status` and in the log.
 
-With `--group`, `wait` and `interrupt` are for all jobs of a group, at any client of the service: `wait`
+With `--group`, `wait` and `interrupt` handle all jobs of a group, at any client of the service: `wait`
 prints the table of `results`. `submit` assigns several jobs to a group, and resubmits failed jobs of a group.
 
 Exit codes of waiting commands: 0 for results, 2 for an error reply or if there is no such job, 130 after
-Ctrl-C; with `--output-format sat` and one job 10, 20 or 0 by its answer. Of other commands: 0; 2 if there is
-no such job.
+Ctrl-C; for one job with `--output-format sat` 10, 20 or 0 by its answer. Exit codes of other commands: 0;
+2 if there is no such job.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ if TYPE_CHECKING:
 
 _POLL_DELAY_S = 0.05
 _STEM_SIZE_MAX = 60
-#: the time limit for the reply to an interrupted job, which takes milliseconds as a rule
+#: longest wait for the reply to an interrupted job, which usually takes milliseconds
 _REPLY_TIMEOUT_S = 30.0
-#: the most names of missing dependencies in a message
+#: greatest number of missing dependencies that a message names
 _NAMED_MAX = 5
-#: the period of the line that shows a job's progress
+#: period of the line that shows a job's progress
 _PERIOD_S = 0.5
 
 
@@ -138,33 +138,33 @@ def run_submit(options: SubmitOptions) -> int:
 
 
 def _say_what_is_handed_in(options: SubmitOptions, jobs: Sequence[Mapping[str, Any]], count: int) -> None:
-    """Print the group of several jobs, which may be new, and a command for the group."""
+    """Print the jobs' group, which may have a new name, and a command for this group."""
     if (key := _group_of(jobs)) is None:
         return
     user, group = key
     if count == len(jobs):
         how = command_for("results", group, user, options.api_dir)
-        say(f"mallob-py submit: {count} jobs, group {group}; how far they are: {how}")
+        say(f"mallob-py submit: {count} jobs, group {group}; to see their progress: {how}")
     else:
         end = command_for("interrupt", group, user, options.api_dir)
         say(f"mallob-py submit: {count} of {len(jobs)} jobs are handed in, group {group}; to end them: {end}")
 
 
 def _group_of(jobs: Sequence[Mapping[str, Any]]) -> GroupKey | None:
-    """Return the common group of all these jobs; None if there is none, or for a single job."""
+    """Return the common group of several jobs; None if they have none, or for a single job."""
     keys = {(str(job["user"]), str(job.get("group", ""))) for job in jobs}
     key = keys.pop()
     return None if keys or not key[1] or len(jobs) == 1 else key
 
 
 def _say_what_is_missing(jobs: Sequence[Mapping[str, Any]], client_dir: Path) -> None:
-    """Report dependencies that are not submitted yet: only here can a user notice a misspelt name."""
+    """Report dependencies that are not submitted yet, so that a user can notice a misspelt name."""
     named = [job[key] for job in jobs for key in ("dependencies", "after-ok") if key in job]
     asked = {one for names in named if isinstance(names, list) for one in names if isinstance(one, str)}
     asked = {one for one in asked if not unfit_for_file_name(one)}.difference(map(_identity, jobs))
     if missing := client.not_handed_in(client_dir, sorted(asked)):
         names = printable(", ".join(missing[:_NAMED_MAX])) + (", ..." if len(missing) > _NAMED_MAX else "")
-        text = f"nobody has handed in {names} yet; what comes after it waits until somebody does"
+        text = f"nobody has handed in {names} yet; dependent jobs wait until somebody does"
         say(f"mallob-py submit: {text}")
 
 
@@ -179,7 +179,7 @@ def _ticking(progress: ProgressLine, identity: str) -> Callable[[], None]:
 def _await_end_of_chain(
     client_dir: Path, submission: client.Submission, meanwhile: Callable[[], None]
 ) -> dict[str, Any] | None:
-    """Wait for the end of a chain, the only job file that gets no reply unless it is refused."""
+    """Wait for the end of a chain; a job file that ends a chain gets a reply only if it is refused."""
     jobs = PendingJobs(client_dir)
     identity = submission.reply_path.name.removesuffix(".json")
     while True:
@@ -194,12 +194,12 @@ def _await_end_of_chain(
 
 
 def _result_name(options: SubmitOptions, target: str) -> str:
-    """Return a name below the service's folder for results, where a job must write to new files only."""
+    """Return a new file name for the service's folder of results, where jobs must not overwrite files."""
     return f"{_unused_name(options.files[0])}-{os.path.basename(target)}"
 
 
 def _bring_results(options: SubmitOptions, reply: dict[str, Any]) -> None:
-    """Move result files to the requested places. If this answer has none, remove files of earlier answers."""
+    """Move result files to the requested places; if the answer has none, remove that of an earlier answer."""
     written_files = reply.get("result", {}).get("result-files", {})
     for key, target in options.results.items():
         written = written_files.get(key)
@@ -208,7 +208,7 @@ def _bring_results(options: SubmitOptions, reply: dict[str, Any]) -> None:
                 unfinished = f"{target}.{os.getpid()}.part"
                 shutil.copyfile(written, unfinished)
                 os.replace(unfinished, target)
-                with suppress(OSError):  # the folder may be another user's
+                with suppress(OSError):  # the folder may belong to another user
                     os.unlink(written)
                 written_files[key] = os.path.abspath(target)
             elif "error" not in reply and os.path.isfile(target):
@@ -261,9 +261,7 @@ def _jobs_again(options: SubmitOptions) -> Iterator[dict[str, Any]]:
     if not wanted:
         raise CommandError(f"no job of the group {printable(group.name)} {what}")
     if missing := len(wanted) - found:
-        text = (
-            f"{missing} of {len(wanted)} jobs cannot be handed in again: refused, or their replies are gone"
-        )
+        text = f"{missing} of {len(wanted)} jobs cannot be handed in again: refused, or replies were removed"
         if not found:
             raise CommandError(text)
         say(f"mallob-py submit: {text}")
@@ -277,7 +275,7 @@ def _fields_of(file: str) -> dict[str, Any]:
         open_file = os.path.realpath(file)
         if not os.path.isfile(open_file):
             raise CommandError(
-                f"{file} is open in this shell alone; write it to a file, for the service to read"
+                f"{file} is open in this shell alone; write it to a file that the service can read"
             )
         file = open_file
     job: dict[str, Any] = {"files": [os.path.abspath(file)]}
@@ -289,7 +287,7 @@ def _fields_of(file: str) -> dict[str, Any]:
 def _completed(
     job: dict[str, Any], file: str, options: SubmitOptions, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a job completed by the command line; `settings` are part of its configuration."""
+    """Complete a job's fields by the options, and its configuration by `settings`; return the job."""
     given = {
         "name": options.name,
         "user": options.user,
@@ -323,9 +321,9 @@ def _completed(
 
 
 def _as_declared(application: str, settings: Mapping[str, Any], where: str = "--set") -> dict[str, Any]:
-    """Parse settings by the types of the application's options; other JSON than numbers stays as it is.
+    """Parse texts and numbers among the settings by the application's declared options; keep other values.
 
-    `where`: the place of the settings, for messages. Raises CommandError.
+    `where`: where the settings stand, for messages. Raises CommandError.
     """
     declared = options_of(application)
     values = dict(settings)
@@ -358,7 +356,7 @@ def _from_job_file(file: str) -> dict[str, Any]:
 
 
 def _make_paths_absolute(job: dict[str, Any], folder: str) -> None:
-    """Make paths absolute; values of other types stay, as the service reports them."""
+    """Make a job's paths absolute; values of other types stay, because the service reports them."""
 
     def absolute(path: Any) -> Any:
         if not isinstance(path, str) or not path or os.path.isabs(path):
@@ -373,7 +371,7 @@ def _make_paths_absolute(job: dict[str, Any], folder: str) -> None:
 
 
 def _existing(written: Any, absolute: Any) -> Any:
-    """Return the absolute path of an existing file, to which a relative path in a job file refers."""
+    """Return a file's absolute path. Raises CommandError if a relative path in a job file names no file."""
     if written != absolute:
         _check_is_there(absolute)
     return absolute
@@ -384,7 +382,7 @@ def _identity(job: Mapping[str, Any]) -> str:
 
 
 def _unused_name(file: str) -> str:
-    """Return an unused name made of the file's name, without characters that names must not have."""
+    """Return an unused job name made of a file's name, without characters that names must not have."""
     stem = Path(file).name.partition(".")[0].lstrip("~")
     stem = "".join(letter if letter.isprintable() else "_" for letter in stem)
     stem = stem.encode(errors="replace")[:_STEM_SIZE_MAX].decode(errors="ignore")
@@ -469,7 +467,7 @@ class ReplyPrinter:
 
     @property
     def exit_code(self) -> int:
-        """Return 2 after an error reply; for one job as text, the application's code; else 0."""
+        """The exit code: 2 after an error reply; the application's code for one job as text; else 0."""
         return self._code
 
     def print(self, identity: str, reply: dict[str, Any]) -> None:
@@ -494,8 +492,8 @@ class ReplyPrinter:
 
 
 def lines_of_reply(application: str, result: Mapping[str, Any]) -> Iterator[str]:
-    """Return the lines of a reply's `result`. Raises CommandError if a solution has no form as text."""
-    from mallob_py.web.views import solution_of  # late: only for a reply, which ranks never read
+    """Yield the lines of a reply's `result`. Raises CommandError if a solution has no text form."""
+    from mallob_py.web.views import solution_of  # imported late, because ranks never need it
 
     content = None
     if (path := result.get("solution-file")) is not None:
@@ -514,7 +512,7 @@ def say_what_goes_on(
 ) -> int:
     """Tell a user who leaves before the replies how to wait for the jobs and how to end them.
 
-    For several jobs of a group, the group is named instead. Return the exit code.
+    If `group` is given, the commands name the group instead of its jobs. Return the exit code.
     """
     if group is not None:
         user, name = group
@@ -533,7 +531,7 @@ def say_what_goes_on(
 
 
 class ProgressLine:
-    """A line of progress. `tick` may be called at any rate; `clear` must precede any other output."""
+    """A line that shows progress. `tick` may be called at any rate; `clear` must precede other output."""
 
     def __init__(self, api_dir: str, client: int) -> None:
         self._api_dir = api_dir
@@ -550,7 +548,7 @@ class ProgressLine:
             self._show(waiting_text(identity, status, self._client, waited_s))
 
     def tell(self, text: str) -> None:
-        """Show a line if it is due."""
+        """Show a text if the line is due."""
         if self._is_due():
             self._show(text)
 
@@ -567,7 +565,7 @@ class ProgressLine:
             self._live = None
 
     def _show(self, text: str) -> None:
-        # Imported late, as short jobs never need it.
+        # Imported late, because short jobs show no line.
         from rich.console import Console
         from rich.live import Live
         from rich.text import Text
@@ -587,7 +585,7 @@ class ProgressLine:
 def waiting_text(identity: str, status: ServiceStatus | None, client: int, waited_s: float) -> str:
     """Return one line on a job that the command waits for."""
     if status is None:
-        return f"{identity}: no service answers; waiting since {age_text(waited_s)}"
+        return f"{identity}: no service answers; waited {age_text(waited_s)}"
     job = status.job(identity, client)
     if job is None:
         return f"{identity}: handed in, {age_text(waited_s)}"
@@ -634,7 +632,7 @@ def _identity_of_ended(status: ServiceStatus | None, number: str) -> tuple[str, 
     for job in status.ended if status is not None else ():
         if job.id == int(number) and job.user:
             return f"{job.user}.{job.name}", job.client
-    raise CommandError(f"no listed job has the id {number}; say USER.NAME of one that has ended a while ago")
+    raise CommandError(f"no listed job has the id {number}; name a job that ended earlier by USER.NAME")
 
 
 # --- interrupt -----------------------------------------------------------------------------
@@ -696,7 +694,7 @@ def _of_id(client_dir: Path, number: int) -> tuple[str, str]:
                 fields = json.loads((client_dir / "journal" / entry.entry).read_bytes())
                 return str(fields["user"]), str(fields["name"])
     except (OSError, ValueError, TypeError, KeyError):
-        pass  # it has just ended, or is no job
+        pass  # the job has just ended, or the entry is not a job
     raise CommandError(f"no live job has the id {number} (it may have ended already)")
 
 

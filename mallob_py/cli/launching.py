@@ -1,9 +1,10 @@
-"""`mallob-py solve | run | serve | web`: starting their processes.
+"""`mallob-py solve | run | serve | web`: start the processes of these commands.
 
-The ranks' part is apart (`solve_rank`, `run_rank`, `serve_rank`), since it imports much more. `solve` and
-`run` fork their ranks where possible. `serve`, unless started by a launcher, starts ranks, and restarts them
-after a crash. `run --check-laws` starts no ranks. `web` is a process beside the service, or on any host that
-shares the api folder; it may start before the service and outlive it; exit code 0 after Ctrl-C or SIGTERM.
+The code of ranks is in other modules (`solve_rank`, `run_rank`, `serve_rank`), because it imports much more.
+`solve` and `run` fork their ranks if possible. `serve`, unless started by a launcher, starts ranks, and
+restarts them after a crash. `run --check-laws` starts no ranks. `web` is a process on the service's host, or
+on any host that shares the api folder. It may start before the service and outlive the service; its exit code
+is 0 after Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ if TYPE_CHECKING:
 
     _Named = TypeVar("_Named", SolveOptions, RunOptions)
 
-#: period of looking for a free folder, and the least time limit
+#: period of looking for a free folder, and shortest time limit of ranks
 _LOOK_S = 0.2
 _MOMENT_S = 0.001
-#: number of ranks that is always tried
+#: greatest number of ranks that are started without a check of memory and process limits
 _UNSUSPICIOUS = 4
-#: least memory and processes of a rank, with its fork server, one worker, and one kept ready
+#: smallest memory and number of processes of a rank, with its fork server, a worker, and a process kept ready
 _RANK_BYTES = 60 << 20
 _RANK_PROCESSES = 4
-#: least limits of a rank's process: its data at start, and all that it maps
+#: smallest limits on a rank's data at start and on all its mapped memory: limit, bytes, name, flag of ulimit
 _RANK_LIMITS = (
     (resource.RLIMIT_DATA, 64 << 20, "data", "-d"),
     (resource.RLIMIT_AS, 256 << 20, "memory", "-v"),
@@ -64,13 +65,13 @@ _servers: ForkedServers | None = None
 def begin_early(words: Sequence[str]) -> None:
     """Start the fork servers of `solve`, whose imports take longest, before its options are parsed.
 
-    The `words` of the command line say what to import: by the files, and for standard input an application.
-    If the command is refused, the servers end with it. To be called once, by the script, since callers of
-    `main` may have threads.
+    The servers import the applications that the `words` of the command line name, or that its files need. If
+    the command is refused, the servers end with it. Only the script must call this, once, because programs
+    that call `main` may have threads.
     """
     global _servers
     if os.environ.keys().isdisjoint(OF_RANKS):
-        gc.disable()  # until all is imported: it stays, and collecting takes a twelfth of the time
+        gc.disable()  # during the imports, whose objects stay: collecting would take a twelfth of the time
         named = dict.fromkeys(word if word in OURS else application_of(word) for word in words)
         others = [name for name in named if name != DEFAULT_APPLICATION]
         _servers = ForkedServers(tuple(others or (DEFAULT_APPLICATION,)))
@@ -146,7 +147,7 @@ def run_run(options: RunOptions) -> int:
 
 
 def _leave_launcher_of_one(ranks: int | None) -> None:
-    """Start ranks as if without a launcher if more are wanted than the launcher's one process."""
+    """Forget a launcher of only one process if several ranks are wanted, so that this command starts them."""
     is_ours = EXIT_FILE_VARIABLE in os.environ or INVITED_VARIABLE in os.environ
     if (ranks or 0) > 1 and in_mpi_world() and not is_ours and declared_world_size(os.environ) == 1:
         forget_launcher_of_one(os.environ)
@@ -157,7 +158,7 @@ def _check_is_there(file: str) -> None:
         os.stat(file)
     except FileNotFoundError:
         is_left_behind = in_mpi_world() and is_descriptor(file)
-        hint = "; under a launcher, pipes of the shell do not get here: name a file" * is_left_behind
+        hint = "; under a launcher, pipes of the shell do not reach ranks: name a file" * is_left_behind
         raise CommandError(f"{file}: no such file{hint}") from None
 
 
@@ -217,7 +218,7 @@ def _check_laws(options: RunOptions) -> int:
 
 
 def _log_loans(folder: str | None) -> None:
-    """Make the folder of loan logs, and tell workers by the environment."""
+    """Make the folder of loan logs, and name it to workers by the environment."""
     if folder is None:
         return
     from mallob_py.kit.bags.application import LOG_LOANS
@@ -275,7 +276,7 @@ def run_serve(options: ServeOptions) -> int:
         now = options if end_s is None else with_time_left(options, end_s - time.monotonic())
         if _allows_forks():
             return _run_forks(now, count, env, stops)
-        # The last value of a repeated option counts.
+        # These options come last, because the last value of a repeated option counts.
         argv = ["-m", "mallob_py.cli.main", *sys.argv[1:]]
         if count != ranks:
             argv += ["-n", str(count)]
@@ -296,13 +297,13 @@ def _is_first_process() -> bool:
 
 
 def with_time_left(options: ServeOptions, left_s: float) -> ServeOptions:
-    """Return options for ranks started now: a time limit counts from the start of the command."""
+    """Return the options for ranks that are started now: their time limit is what the command has left."""
     return dataclasses.replace(options, time_limit_s=max(_MOMENT_S, left_s))
 
 
 def _allows_forks() -> bool:
     """Tell whether ranks can be forks of this process; if so, import what ranks need."""
-    if threading.active_count() > 1:  # such as the thread that takes a scheduler's orders
+    if threading.active_count() > 1:  # for example the thread that takes a scheduler's orders
         return False
     from mallob_py.runtime.world.forked_world import library_allows_forks
 
@@ -342,13 +343,13 @@ def _run_forks(options: ServeOptions, ranks: int, env: Mapping[str, str], stops:
 def _wait_for_folders(options: ServeOptions, until_s: float) -> bool:
     """Wait until no other service uses a client's folder; return False if this service must end before.
 
-    Every rank waits before it starts MPI: the first rank takes the folders when all ranks have seen them
-    free.
+    Every rank waits before it starts MPI. So the first rank takes the folders only after all ranks have seen
+    the folders free.
     """
     from mallob_py.service.store.lock import holder_of
 
     folders = [Path(options.api_dir).absolute() / f"jobs.{client}" for client in range(options.clients)]
-    is_told = any(os.environ.get(name, "0") != "0" for name in RANK_VARIABLES)  # by the first rank
+    is_told = any(os.environ.get(name, "0") != "0" for name in RANK_VARIABLES)  # the first rank tells it
     with StopRequests() as stops:
         while held := next(((each, who) for each in folders if (who := holder_of(each)) is not None), None):
             if not is_told:
@@ -404,7 +405,7 @@ def run_token(options: TokenOptions) -> int:
 
 
 def ranks_of(options: SolveOptions | RunOptions | ServeOptions) -> int:
-    """Return how many ranks to start: as given, else one per slot of a malleable job, or per usable core.
+    """Return how many ranks to start: as given, else one per slot of a malleable job or per usable core.
 
     Raises CommandError if memory or limits of processes do not suffice.
     """
@@ -412,7 +413,7 @@ def ranks_of(options: SolveOptions | RunOptions | ServeOptions) -> int:
         if 0 <= (allowed := resource.getrlimit(limit)[0]) < needed:  # less than 0: no limit
             raise CommandError(
                 f"a process may have {allowed >> 20} MB of {what}, and a rank needs {needed >> 20} MB:"
-                f" raise that limit (ulimit {flag})"
+                f" raise this limit (ulimit {flag})"
             )
     ranks = options.ranks or allotted() or len(os.sched_getaffinity(0))
     if ranks > _UNSUSPICIOUS and not options.many_ranks and not in_mpi_world():
@@ -427,7 +428,7 @@ def ranks_of(options: SolveOptions | RunOptions | ServeOptions) -> int:
 
 
 def _bounds(rooms: list[Room]) -> Iterator[tuple[int, str]]:
-    """Yield possible numbers of ranks, with what bounds each."""
+    """Yield upper bounds on the number of ranks, each with its reason."""
     for room in rooms:
         yield (
             max(1, room.left_bytes // _RANK_BYTES),
@@ -460,11 +461,11 @@ def launch(
     keep_input: bool = False,
     orders: str | None = None,
 ) -> WorldEnd:
-    """Run this command on `ranks` ranks of this machine; return the exit code.
+    """Run this command on `ranks` ranks of this machine; return how the ranks ended.
 
-    `be_rank(fork server)` is called in each rank if ranks can be forks of this process; what ranks of the
-    `command` need is then imported before the forks, the `application` by their fork servers. Otherwise
-    mpiexec starts the ranks with the same arguments.
+    If ranks can be forks of this process, `be_rank(fork server)` is called in each rank; the modules for
+    `command` are imported before the forks, and `application` by the ranks' fork servers. Otherwise mpiexec
+    starts the ranks with the same arguments.
     """
     from mallob_py.cli.main import outcome_of
     from mallob_py.runtime.processes import raise_descriptor_limit

@@ -1,7 +1,7 @@
-"""`mallob-py logs USER.NAME|ID`: the output of a job's workers, live or after its end.
+"""`mallob-py logs USER.NAME|ID`: prints the output of a job's workers, during the job or after its end.
 
-The last one or two megabytes are kept. `--follow` goes on until the job ends. On a terminal, control
-characters are escaped. Exit code: 0; 2 if there is no such job.
+Only the last one or two megabytes of the output are kept. `--follow` prints further output until the job
+ends. On a terminal, control characters are escaped. Exit code: 0; 2 if there is no such job.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _number_of(options: LogsOptions, api_dir: Path) -> int | None:
 
 
 def _write(printed: Printed) -> bool:
-    """Write what is new, and return whether there is any; a terminal gets printable letters only."""
+    """Write the new output, with control characters escaped on a terminal; return whether there was any."""
     if sys.stdout.isatty():
         news = "\n".join(map(printable, printed.text().expandtabs().split("\n"))).encode()
     else:

@@ -1,10 +1,11 @@
 """The command line: finds the command, parses its options, imports and runs it.
 
-A rank started by mpiexec or srun comes here with the same arguments, hence the late imports. Exit codes: the
-command's own; 2 with one line on standard error for bad options or input; 130 after Ctrl-C.
+Each rank that mpiexec or srun starts runs this module with the same arguments, so other modules are imported
+late. Exit codes: the command's own; 2 with one line on standard error for bad options or input; 130 after
+Ctrl-C.
 
-Output is flushed however a command ends, and each error is one line, also for unusable files of the user.
-Only errors of ours keep their traceback.
+Output is flushed however a command ends. Each error is reported in one line, also errors about the user's
+files; only bugs of mallob-py show a traceback.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mallob_py.runtime.notices import limit_of, printable
 
 _HELP = ("-h", "--help", "help")
 _VERSION = ("--version", "-V", "version")
-#: other programs' names for our commands
+#: name of a command in other programs -> our command
 _ELSEWHERE = {
     **dict.fromkeys(("ps", "ls", "list", "jobs", "info"), "status"),
     **dict.fromkeys(("kill", "cancel", "stop", "rm"), "interrupt"),
@@ -44,7 +45,7 @@ _ELSEWHERE_IN_BATCH = {
 }
 #: commands run by several ranks together
 _RANK_COMMANDS = ("solve", "run", "serve")
-#: OSErrors without a file name that concern output to another program's file
+#: errors without a file name that mean that standard output cannot be written
 _OUTPUT_IS_LOST = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
 
@@ -144,7 +145,7 @@ def outcome_of(command: str, work: Callable[[], int]) -> int:
         try:
             return work()
         finally:
-            sys.stdout.flush()  # here, where a reader that has left can still be handled
+            sys.stdout.flush()  # flushed here, because a closed pipe can be handled only here
     except KeyboardInterrupt:
         return interrupts.INTERRUPTED
     except BrokenPipeError:
@@ -171,7 +172,7 @@ def fail(line: str) -> int:
 
 
 def _line_of(error: OSError) -> str | None:
-    """Return the user's line for an error; None if no file of the user's is to blame."""
+    """Return a line for the user about an error; None if the error concerns no file or limit of the user."""
     if error.filename is not None:
         name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
         return f"{name}: {error.strerror}"
@@ -183,7 +184,7 @@ def _line_of(error: OSError) -> str | None:
 
 
 def _expected() -> tuple[type[Exception], ...]:
-    """Return the errors worded for the user. Imported late, since most commands raise none."""
+    """Return the errors whose texts are for users; imported late, because most commands raise none."""
     from mallob_py.runtime.world.mpi import LaunchError, OthersRefused
     from mallob_py.service import ServiceError
 
@@ -191,7 +192,7 @@ def _expected() -> tuple[type[Exception], ...]:
 
 
 def _give_up_output() -> None:
-    with contextlib.suppress(OSError):  # no descriptor is left, and nothing is lost: the end follows
+    with contextlib.suppress(OSError):  # no descriptor is free; the process ends anyway
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

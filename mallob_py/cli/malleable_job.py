@@ -1,12 +1,12 @@
 """A command's ranks as a malleable job: a batch scheduler's orders make ranks join and leave.
 
-`serve`, `solve` and `run`, started in a job of `mallob-py batch serve` or the like, register for orders
-(`mallob_py.malleable`). An order becomes one of `mallob-py resize`, in a thread of the process that started
-the ranks, and that survives each of them. In an evolving job, the rank with the desk of `run` tells the
-scheduler for how many slots there is work (`Wishes`).
+`serve`, `solve` and `run`, started in a job of `mallob-py batch serve` or a like scheduler, register for
+orders (`mallob_py.malleable`). A thread of the process that started the ranks, which outlives each rank,
+converts an order into one of `mallob-py resize`. In an evolving job, the rank with the desk of `run` tells
+the scheduler for how many slots there is work (`Wishes`).
 
-Each rank has a slot of its own, all on one host. An order that cannot be carried out is reported, and the job
-is rigid from then on.
+Each rank has a slot of its own; all slots are on one host. An order that cannot be carried out is reported,
+and the job is rigid from then on.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 #: environment variable with the folder of orders for `solve` and `run`, as their option `--orders`
 ORDERS_VARIABLE = "MALLOB_PY_ORDERS"
 _LOOK_S = 0.02
-#: number of looks after which an unchanged wish is told again, as the scheduler may have been restarted
+#: number of looks after which an unchanged wish is told again, since the scheduler may have been restarted
 _AGAIN_LOOKS = 10
 
 
 def allotted() -> int | None:
-    """Return the number of slots from a scheduler that may change it; None: no such scheduler."""
+    """Return the number of slots if a scheduler has allotted them and may change their number, else None."""
     if os.environ.get("ELASTIC") not in ("malleable", "evolving") or "JOB_SOCKET" not in os.environ:
         return None
     from mallob_py import malleable
@@ -46,12 +46,12 @@ def allotted() -> int | None:
 
 
 def evolves() -> bool:
-    """Return whether the scheduler expects the job's wishes."""
+    """Tell whether there is a scheduler that expects the job's wishes."""
     return os.environ.get("ELASTIC") == "evolving" and allotted() is not None
 
 
 class Wishes:
-    """The wishes of an evolving job, told to its scheduler after repeated looks at the job's progress."""
+    """The wishes of an evolving job; `look` tells them to the job's scheduler as the job progresses."""
 
     def __init__(self, expectation: Expectation, tell_scheduler: Callable[[int], None]) -> None:
         self._expectation = expectation
@@ -74,7 +74,7 @@ class Wishes:
 def order_folder(named: str | None) -> Iterator[Path | None]:
     """Provide a folder for orders to the ranks of `solve` and `run`; None if orders are impossible.
 
-    A folder `named` by the user is locked meanwhile. Raises CommandError.
+    If the user has `named` a folder, this folder is locked within the context. Raises CommandError.
     """
     if named is not None:
         lock = _locked(Path(named))
@@ -111,7 +111,7 @@ def _locked(place: Path) -> DirectoryLock:
         OrderFolder(place, is_new_service=False).close()
         lock = DirectoryLock(place / FOLDER, tell)
         try:
-            OrderFolder(place, is_new_service=True).close()  # removes orders that were left there
+            OrderFolder(place, is_new_service=True).close()  # removes orders left by an earlier command
         except BaseException:
             lock.close()
             raise
@@ -124,7 +124,7 @@ def _locked(place: Path) -> DirectoryLock:
 
 @contextlib.contextmanager
 def taking_orders(ranks: int, survives: bool, folder: Path | None) -> Iterator[None]:
-    """Within the context, pass a scheduler's orders on to this folder, where the ranks look."""
+    """Within the context, pass a scheduler's orders on to `folder`, where the ranks look for orders."""
     if folder is None or (slots := allotted()) is None:
         yield
         return
@@ -148,14 +148,14 @@ def _problem(slots: int, ranks: int, survives: bool, hosts: Sequence[str]) -> st
     if not survives:
         return "a job that may grow and shrink needs --rank-loss survive"
     if slots != ranks:
-        return f"a job that may grow and shrink has a rank for each slot (-n {slots})"
+        return f"a job that may grow and shrink needs a rank for each slot (-n {slots})"
     if len(set(hosts)) > 1:
-        return "ranks join on one host only, and this job has several"
+        return "ranks can join on one host only, and this job has several hosts"
     return ""
 
 
 class _Job:
-    """Handles orders, and starts and ends processes; the ranks themselves move the work."""
+    """Handles orders by starting and ending processes; the ranks themselves move the work."""
 
     def __init__(self, folder: Path, hosts: Sequence[str]) -> None:
         from mallob_py.malleable import Place
@@ -195,7 +195,7 @@ class _Job:
         self.places = [place for place in self.places if place not in places]
 
     def _resize(self, to: int) -> None:
-        """Have the number of ranks changed; return when it has."""
+        """Have the number of ranks changed, and return when it has changed."""
         from mallob_py.service import ServiceError
         from mallob_py.service.store.orders import Resize, answer_to, give
 
@@ -212,7 +212,7 @@ class _Job:
                     order = None
             except ServiceError:  # the ranks are not up yet
                 order = None
-        raise SystemExit  # of this thread
+        raise SystemExit  # ends this thread only
 
     def _give_up(self, why: str) -> None:
         tell(f"the batch scheduler's order cannot be carried out: {why}; the number of ranks stays as it is")

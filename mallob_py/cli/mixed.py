@@ -1,9 +1,9 @@
 """The mixed experiment: formulas, optimisation, bags and functions of several users arrive at one pool.
 
-Real jobs, on a real service. One stream of jobs, drawn from a seed, is played in three ways, in turns: on the
-*pool*, where jobs share the PEs; through a *queue* before the same service, which gives a job one PE for as
-long as the job takes, first come first served, as many jobs at a time as there are PEs; and *alone*, one job
-after the other, each with the whole pool.
+Real jobs run on a real service. One stream of jobs, drawn from a seed, is played in three ways, in turns: on
+the *pool*, where jobs share the PEs; through a *queue* before the same service, where each job has one PE
+until it ends, first come first served, with at most as many jobs at a time as PEs; and *alone*, one job after
+the other, each with the whole pool.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
 PES, SECONDS, ROUNDS = 2, 40.0, 5
 WAYS = ("pool", "queue", "alone")
 USERS = ("ada", "bob", "cyd", "dan")
-#: the limit of an optimisation job, and of any other one [s with a PE]
+#: time limit of an optimisation job, and of any other job [s with a PE]
 OPTIMISE_S, LIMIT_S = 8.0, 60.0
 _LOOK_S = 0.25
 _REVISIONS = 6
-#: the ratio of costs that counts for a worse solution, and for none
+#: ratio of costs that counts for solutions with a greater ratio, and if there is no solution
 _RATIO_MAX = 2.0
 _GRID = 160
 _REMARKS = """\
-Response: from a job's arrival to its answer, in s; alone: from its beginning. PAR-2: the mean response of
-formulas, twice the limit for one without an answer. Cost: the mean of best costs over the least cost found in
-any way. Area: the same, as a mean over the time from the arrival to the limit, where no solution yet counts
-as 2. Slowdown: a job's response over its response alone, as a mean over the jobs. Fairness: Jain's index of
-the users' mean slowdowns, 1: all the same. Behind ±: half of a 95 % interval over the rounds. Queue / pool,
-pool / alone: geometric mean of the quotient of each job's responses, with a 95 % interval over the jobs."""
+Response: time from a job's arrival to its answer, in s; alone: from its beginning. PAR-2: mean response of
+formulas, where a formula without an answer counts twice the limit. Cost: mean ratio of a job's best cost to
+the smallest cost found in any way. Area: mean of this ratio over the time from the arrival to the limit; it
+is 2 before the first solution. Slowdown: mean ratio of a job's response to its response alone. Fairness:
+Jain's index of the users' mean slowdowns; 1: all are equal. Behind ±: half of a 95 % interval over rounds.
+Queue / pool, pool / alone: geometric mean of jobs' ratios of responses, with a 95 % interval over jobs."""
 
 
 class Difficulty(msgspec.Struct, frozen=True):
-    """The ranges of sizes of jobs; `between_s`: the mean time [s] between two arrivals, times the PEs."""
+    """The ranges of jobs' sizes; `between_s` over the number of PEs is the mean time [s] between arrivals."""
 
     between_s: float
     variables: tuple[int, int]
@@ -68,7 +68,7 @@ class Difficulty(msgspec.Struct, frozen=True):
     steps: tuple[int, int]
 
 
-#: jobs that take, each alone, 43 % of the time on two cores, and harder ones that take three quarters of it
+#: a stream whose jobs, played alone on two cores, take 43 % of its duration; and a harder one: 75 %
 USUAL = Difficulty(
     4.5, (150, 260), (1_018_081, 16_785_407, 25_060_027, 100_160_063), (5, 6), (9, 10, 11), (200_000, 400_000)
 )
@@ -85,7 +85,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """The end of a job. `costs`: (s since the arrival, best cost) of an optimisation job."""
+    """The end of a job. `costs` of an optimisation job: (seconds since the arrival, best cost so far), ..."""
 
     kind: str
     number: int
@@ -97,7 +97,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Played(msgspec.Struct, frozen=True):
-    """One run of a stream."""
+    """The record of one run of a stream."""
 
     ended: list[Ended]
 
@@ -106,7 +106,7 @@ class Played(msgspec.Struct, frozen=True):
 
 
 class Jobs:
-    """Hands in the jobs of a stream and waits for them. `max_demand`: of each job, 0: no bound."""
+    """Hands in the jobs of a stream and waits for them; `max_demand` bounds a job's workers (0: no bound)."""
 
     def __init__(
         self, api_dir: Path, inputs: Path, seed: int, max_demand: int, difficulty: Difficulty
@@ -192,7 +192,7 @@ class Jobs:
 
 
 def _count(steps: int) -> int:
-    """Work for some hundredths of a second."""
+    """Compute for some hundredths of a second."""
     total = 0
     for number in range(steps):
         total += number & 7
@@ -221,7 +221,7 @@ def _text_of_cover(rng: random.Random) -> str:
 
 
 def _text_of_script(rng: random.Random) -> str:
-    """Return a script that factors a number of 14 to 18 bits, or finds a sum of bits, in bit vectors."""
+    """Return a script that asks for two factors of a random number of 14 to 18 bits, in bit vectors."""
     bits = rng.randrange(14, 19)
     number = rng.randrange(1 << (bits - 1), 1 << bits) | 1
     wide = f"(_ BitVec {2 * bits})"
@@ -237,7 +237,7 @@ def _text_of_script(rng: random.Random) -> str:
 
 
 def kinds() -> list[str]:
-    """Return the kinds of jobs that can be run here: SMT needs a solver."""
+    """Return the kinds of jobs that can be run here: those of SMT only with an installed solver."""
     has_smt = any(importlib.util.find_spec(name) for name in ("cvc5", "bitwuzla"))
     return ["SAT", "incremental", "MaxSAT", *(["SMT"] if has_smt else []), "bag", "functions"]
 
@@ -266,7 +266,7 @@ def play(seed: int, jobs: Sequence[Arrival], pes: int, way: str, difficulty: Dif
         if way == "alone":
             ended = [runner.run(msgspec.structs.replace(job, at_s=0.0), time.monotonic()) for job in jobs]
         else:
-            # A job of the pool never waits for a thread.
+            # In the pool, each job has a thread, so that no job waits for one.
             ended = _arriving(runner, jobs, pes if way == "queue" else len(jobs))
         runner.close()
         return Played(ended)
@@ -277,7 +277,7 @@ def play(seed: int, jobs: Sequence[Arrival], pes: int, way: str, difficulty: Dif
 
 
 def _arriving(runner: Jobs, jobs: Sequence[Arrival], slots: int) -> list[Ended]:
-    """Hand in each job when it arrives, by one of `slots` threads; return their ends by number."""
+    """Hand in each job when it arrives, by one of `slots` threads; return the ends in the order of jobs."""
     waiting = queue.SimpleQueue[Arrival | None]()
     ended, errors = list[Ended](), list[Exception]()
     begun_s = time.monotonic()
@@ -319,7 +319,7 @@ def _of_kind(played: Played, kind: str) -> list[Ended]:
 
 
 def table_of_responses(rounds: Rounds, names: Sequence[str]) -> Table:
-    """Return the mean responses by kind and way, and their quotients job by job."""
+    """Return the table of mean responses by kind and way, with the ratios of responses job by job."""
     rows = list[tuple[Cell, ...]]()
     for kind in (*names, "all"):
         row: list[Cell] = [kind, sum(len(_of_kind(one["pool"], kind)) for one in rounds)]
@@ -334,7 +334,7 @@ def table_of_responses(rounds: Rounds, names: Sequence[str]) -> Table:
 
 
 def _quotient(rounds: Rounds, kind: str, above: str, below: str) -> str:
-    """Return the geometric mean of the quotients of the jobs' responses, with its interval."""
+    """Return the geometric mean of the jobs' ratios of responses in two ways, with its interval."""
     logs = [
         math.log(one.response_s / other.response_s)
         for ways in rounds
@@ -348,7 +348,7 @@ def _quotient(rounds: Rounds, kind: str, above: str, below: str) -> str:
 
 
 def table_of_measures(rounds: Rounds) -> Table:
-    """Return PAR-2, quality of optimisation, slowdown, fairness and the time of the last answer, by way."""
+    """Return the table of PAR-2, costs, slowdown, fairness and the time of the last answer, by way."""
     measures: dict[str, Callable[[dict[str, Played], str], float | None]] = {
         "PAR-2 of formulas [s]": _par2,
         "cost": partial(_quality, [math.inf]),
@@ -397,7 +397,7 @@ def _fairness(ways: dict[str, Played], way: str) -> float:
 
 
 def _quality(times_s: Sequence[float], ways: dict[str, Played], way: str) -> float | None:
-    """Return the mean over jobs and times since the arrival of best costs over the least ones."""
+    """Return the mean ratio of best cost so far to smallest cost, over MaxSAT jobs and times in each job."""
     found = list[float]()
     for place, one in enumerate(ways[way].ended):
         costs = [cost for played in ways.values() for _, cost in played.ended[place].costs]
@@ -412,7 +412,7 @@ def _ratio_at(one: Ended, least: int, when_s: float) -> float:
 
 
 def draw(rounds: Rounds, names: Sequence[str], figure: Figure) -> None:
-    """Draw the share of jobs answered within a time, by kind; MaxSAT's costs over time; users' slowdowns."""
+    """Draw the share of jobs answered over time, by kind; MaxSAT's costs over time; users' slowdowns."""
     panels = list(figure.subplots(2, (len(names) + 3) // 2).flat)
     for axes, kind in zip(panels, names, strict=False):
         for way in WAYS:

@@ -1,11 +1,12 @@
 """`mallob-py serve --on-end COMMAND`: a process beside the service that runs a command for each ended job.
 
-It reads what each client of the service appends to its history. The command is a line for the shell; it gets
-the job's line of the history (JSON) on standard input, and MALLOB_PY_JOB (USER.NAME) and MALLOB_PY_OUTCOME in
-its environment; no part of a job enters the line itself. Its output goes to standard error.
+The process reads what each client of the service appends to its history. The command is a line for the shell;
+it gets the job's line of the history (JSON) on standard input, and MALLOB_PY_JOB (USER.NAME) and
+MALLOB_PY_OUTCOME in its environment; no part of a job enters the line itself. The command's output goes to
+standard error.
 
-Each job that ends after the start of the service is passed on once, also while commands run. The process ends
-when the service does, which holds the other end of standard input.
+The command runs once for each job that ends after the start of the service. The process ends when the service
+ends, which holds the other end of the process's standard input.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from mallob_py.service.telemetry.history import RecentHistory
 from mallob_py.service.telemetry.status import EndedJob
 
 _PERIOD_S = 0.2
-#: most commands at a time
+#: greatest number of commands at a time
 _AT_ONCE = 4
-#: a command that takes longer is killed
+#: time after which a command is killed
 LIMIT_S = 300.0
-#: most jobs that wait for their command; beyond, the oldest are dropped
+#: greatest number of jobs that wait for their command; of more jobs, the oldest are dropped
 _WAITING_MAX = 10_000
 
 
@@ -67,7 +68,7 @@ class OnEnd:
         self._seen = set(keys)
         while len(self._waiting) > _WAITING_MAX:
             given_up = self._waiting.popleft()
-            tell(f"--on-end: too many jobs end for the command; not run for {_name(given_up)}")
+            tell(f"--on-end: jobs end faster than the command runs; not run for {_name(given_up)}")
         for one in tuple(self._running):
             self._look_after(one)
         while self._waiting and len(self._running) < _AT_ONCE:
@@ -76,7 +77,7 @@ class OnEnd:
     def _start(self, job: EndedJob) -> None:
         told = {"MALLOB_PY_JOB": _name(job), "MALLOB_PY_OUTCOME": job.outcome}
         try:
-            with open(os.memfd_create("job"), "w+b") as line:  # a pipe may be too small for an error
+            with open(os.memfd_create("job"), "w+b") as line:  # a pipe may be too small for a long error text
                 line.write(msgspec.json.encode(job) + b"\n")
                 line.seek(0)
                 process = subprocess.Popen(
@@ -110,7 +111,7 @@ def _name(job: EndedJob) -> str:
 
 
 def start(api_dir: Path, command: str) -> None:
-    """Start the process, which ends after this process and all its later forks."""
+    """Start the process beside the service; it ends after this process and all forks made later."""
     process = subprocess.Popen(
         [*python(), "-m", "mallob_py.cli.on_end", str(api_dir.absolute()), command, str(time.time())],
         stdin=subprocess.PIPE,
@@ -119,8 +120,8 @@ def start(api_dir: Path, command: str) -> None:
         start_new_session=True,
     )
     assert process.stdin is not None
-    os.dup(process.stdin.fileno())  # stays open when `process` is garbage
-    process.returncode = 0  # no one waits for it: it outlives us by its last commands
+    os.dup(process.stdin.fileno())  # this copy stays open when `process` is garbage
+    process.returncode = 0  # nobody waits for the process: it ends after us, with its last commands
 
 
 def main() -> None:

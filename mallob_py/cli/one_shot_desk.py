@@ -1,4 +1,4 @@
-"""The base of the desks of `solve` and `run`: jobs of one user, submitted at one rank.
+"""The base of the desks of `solve` and `run`, for jobs of one user that are submitted at one rank.
 
 All ranks end with the last job.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Answered(msgspec.Struct, frozen=True, array_like=True):
-    """Progress of the desk, from which another rank continues after a loss."""
+    """The desk's progress, from which another rank continues if the desk's rank is lost."""
 
     #: number of jobs that were answered or failed
     count: int = 0
@@ -43,31 +43,31 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OneDesk(Desk):
-    """The desk on its rank, elsewhere a stand-in: the desk is on rank 0 or, after its loss, on another rank.
+    """The desk on one rank, a stand-in on all others. If the desk's rank is lost, the desk moves to another.
 
     Only the desk's rank knows the answered jobs. So it must report them to the other ranks after each answer,
-    also after the last one. A rank that replaces the desk's begins with the first unanswered job, under its
-    old number, so that the workers on the other ranks continue.
+    also after the last one. A rank that replaces the desk's rank begins with the first unanswered job, under
+    the job's old number, so that the workers on the other ranks continue.
     """
 
     def __init__(
         self, rank: Rank, make: Callable[[Answered], Desk], take_orders: Callable[[], None] | None
     ) -> None:
-        """`make(answered)` makes the desk for the jobs that have no answer.
+        """Create the stand-in; `make(answered)` makes the desk for the jobs that have no answer.
 
-        `take_orders`: has this rank take orders; None: the command takes none.
+        `take_orders` has this rank take orders; None: the command takes none.
         """
         self._rank = rank
         self._take_orders = take_orders
         self._hear_of_ranks()
         self._make = make
         self._answered = Answered()
-        #: the desk, once it is on this rank
+        #: the desk; None: it is on another rank
         self.desk: Desk | None = None
         rank.on_change = self._follow
 
     def open(self) -> Desk:
-        """Return this rank's desk."""
+        """Return this rank's desk, or the stand-in."""
         return self._begin() if self._is_ours() else self
 
     def tell_answered(self, answered: Answered) -> None:
@@ -107,9 +107,9 @@ class OneDesk(Desk):
 
 
 class OneShotDesk(Desk):
-    """`_is_busy` is set while there is a job; `_limit_s` is the end of all jobs."""
+    """The base of desks: `_is_busy` tells whether a job runs, at time `_limit_s` all jobs must end."""
 
-    #: interval between reports of progress
+    #: time between reports of progress
     progress_s: ClassVar[float]
 
     def __init__(self, rank: Rank, time_limit_s: float | None) -> None:
@@ -124,7 +124,7 @@ class OneShotDesk(Desk):
 
     @abstractmethod
     def _begin(self, now: float) -> None:
-        """Begin the next job, or end."""
+        """Begin the next job, or end all ranks after the last job."""
 
     @abstractmethod
     def _time_is_up(self, now: float) -> None: ...
@@ -166,13 +166,13 @@ class OneShotDesk(Desk):
         self._rank.pool.read(job, task)
 
     def _brought(self, job: int, description: wire.LocalDescription) -> Description:
-        """Attach the description that was read, and return it as the job is submitted with it."""
+        """Attach the description that was read, and return it in the form in which the job is submitted."""
         if isinstance(description, wire.Mapped):
             self._rank.transfer.bring(job, description.path)
         return portable(description)
 
     def _interrupt(self, job: int) -> bool:
-        """End a job; return False if its input was still being read, so that no end will be reported."""
+        """End a job; return False if its input was still being read: no end of the job is then reported."""
         self._rank.pool.cancel_read(job)
         return self._rank.interrupt(job)
 
@@ -187,7 +187,7 @@ def be_rank(
     desk_of: Callable[[Rank, Answered, Callable[[Answered], None]], OneShotDesk],
     fork_server: socket.socket | None,
 ) -> NoReturn:
-    """Be a rank until the end. The exit code is that of the desk, which is on rank 0 unless rank 0 is lost.
+    """Run a rank until its end. The exit code is the desk's; the desk is on rank 0 unless rank 0 is lost.
 
     `desk_of(rank, answered, tell_answered)` makes the desk for the jobs without an answer; the desk must call
     `tell_answered` after each answer.
@@ -235,7 +235,7 @@ def _take_orders(rank: Rank, place: Path, *, has_input: bool) -> None:
 
 
 def write_to(stream: TextIO, lines: Iterable[str]) -> str | None:
-    """Write lines; return why not, None: written, "": the reader (such as head) has enough."""
+    """Write lines; return None, or why they are not written ("": the reader, such as head, has enough)."""
     try:
         stream.writelines(lines)
         stream.flush()

@@ -1,12 +1,12 @@
 """Sources of option values: the command line, the environment, a TOML file, defaults.
 
 An options class (see `options`) is a dataclass whose fields are declared with `option`, `switch_option` and
-`positional`. From this table come the flags, the help, the environment variables (`MALLOB_PY_API_DIR`) and
+`positional`. These declarations give the flags, the help, the environment variables (`MALLOB_PY_API_DIR`) and
 the configuration keys (`api-dir`). Precedence: command line > environment > configuration file > default.
 
-A configuration file holds options at its top level, for every command that has them, and in a table per
-command (`[serve]`), which wins over the top level. A key that no command has, or that the table's command
-does not have, is an error.
+A configuration file holds options at its top level, for all commands that have them, and in a table per
+command (`[serve]`), which wins over the top level. A key that no command has is an error, and so is a key in
+the table of a command that does not have it.
 
 Every error is an `OptionError`: one line that names the source at fault. This module imports little more than
 argparse, so that each of a thousand ranks can afford to parse its options.
@@ -35,11 +35,11 @@ SOURCES = (
 )
 
 
-#: groups of options that beginners do not need, last in a command's help
+#: groups of options that beginners do not need; they come last in a command's help
 _LATER = ("configuration", "processes", "limits", "scheduling", "files and logs")
 
 
-#: other programs' names of flags, with our flags, one of which a command may have
+#: (flags in other programs, our flags with the same meaning), for hints; a command has at most one of ours
 _ELSEWHERE = (
     (("-t", "--time", "--timeout", "--wallclock-limit"), ("--time-limit",)),
     (
@@ -50,12 +50,12 @@ _ELSEWHERE = (
 
 
 class OptionError(Exception):
-    """An option is unknown, unreadable or contradicts another one. One line."""
+    """The error, in one line, that an option is unknown, unreadable or contradicts another option."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OptionSpec:
-    """A row of the table; `flags` is empty for a positional argument."""
+    """The declaration of one option, a row of a command's table; a positional argument has no `flags`."""
 
     name: str
     flags: tuple[str, ...]
@@ -65,7 +65,7 @@ class OptionSpec:
     help: str
     is_switch: bool = False
     is_list: bool = False
-    #: for a flag with a list: whether a word after a value is another value
+    #: function that tells whether a word after a value of a list is another value; None: no list with a flag
     goes_on: Callable[[str], bool] | None = None
 
     @property
@@ -82,7 +82,7 @@ class CommandOptions:
 
 
 def option(flags: str, parse: Callable[[str], Any], default: Any, group: str, help: str) -> Any:
-    """Declare an option: `flags` ends with the flag that names the option, and the value's name."""
+    """Declare an option. `flags`: its flags, the last of which gives its name, and then the value's name."""
     return declare(_spec_with(flags, parse, group, help), default)
 
 
@@ -97,8 +97,8 @@ def list_option(
 ) -> Any:
     """Declare an option that may be repeated and takes one or more values each time.
 
-    A word after a value is another value if `goes_on` says so, so other arguments may follow. `parse` makes a
-    tuple of each text, since the environment and a file have all values in one text.
+    A word after a value is another value only if `goes_on` says so, so that other arguments may follow.
+    `parse` converts a text into a tuple, because the environment and a file have all values in one text.
     """
     spec = _spec_with(flags, parse, group, help)
     return declare(dataclasses.replace(spec, is_list=True, goes_on=goes_on), default)
@@ -125,22 +125,22 @@ def positional(
 def positional_list(
     name: str, parse: Callable[[str], Any], group: str, help: str, default: Any = dataclasses.MISSING
 ) -> Any:
-    """Declare arguments without a flag, a tuple; at least one is required unless there is a default."""
+    """Declare a tuple of arguments without a flag; at least one is required unless there is a default."""
     return declare(OptionSpec(name, (), parse, name, group, help, is_list=True), default)
 
 
 def job_options(declared: Callable[[], Sequence[JobOption]], *, group: str) -> Any:
-    """Declare the options of applications; the value has the given ones by key."""
+    """Declare the options of applications; the field's value is a dict: key -> value of each given option."""
     return dataclasses.field(default_factory=dict, metadata={"job options": declared, "group": group})
 
 
 def declare(spec: OptionSpec, default: Any) -> Any:
-    """Declare an option by its row."""
+    """Declare an option by its `OptionSpec`."""
     return dataclasses.field(default=default, metadata={"option": spec})
 
 
 def table(options_class: type[CommandOptions]) -> dict[str, tuple[OptionSpec, Any]]:
-    """Return a command's rows: field name -> (row, default). Rows of applications: `field.key`."""
+    """Return a command's rows: field name (applications' options: `field.key`) -> (row, default)."""
     rows: dict[str, tuple[OptionSpec, Any]] = {}
     for field in dataclasses.fields(options_class):
         if "option" in field.metadata:
@@ -158,7 +158,7 @@ def _spec_of(one: JobOption, group: str) -> OptionSpec:
 
 
 def _gathered(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by field, from `chosen` values by row."""
+    """Convert row name -> value into field -> value; rows `field.key` become a dict."""
     fields: dict[str, Any] = {}
     for row, value in chosen.items():
         field, dot, key = row.partition(".")
@@ -180,7 +180,7 @@ class _Help(argparse.HelpFormatter):
 
 
 def make_parser(command: str, summary: str, options_class: type[CommandOptions]) -> argparse.ArgumentParser:
-    """Return the argparse parser of a command, which yields the raw text of given options only."""
+    """Return the argparse parser of a command; it yields the raw texts of the options given, no defaults."""
     parser = _Parser(
         prog=f"mallob-py {command}",
         description=summary,
@@ -198,8 +198,7 @@ def add_options(
 ) -> dict[str, argparse.Action]:
     """Add a command's rows to a parser; return the actions by field name."""
     rows = table(options_class)
-    # Arguments without a flag come first in their group, their group first of all; applications' options
-    # last.
+    # Arguments without a flag come first in their group, and their group first; applications' options last.
     ordered = sorted(rows.items(), key=lambda row: (bool(row[1][0].flags), "." in row[0]))
     groups = {
         name: parser.add_argument_group(name)
@@ -222,7 +221,7 @@ def _add(group: argparse._ArgumentGroup, attribute: str, spec: OptionSpec, defau
         )
     counts = {(True, True): "+", (True, False): "*", (False, True): None, (False, False): "?"}
     nargs = counts[spec.is_list, default is dataclasses.MISSING]
-    # With a default (none), an optional argument is not reported as required.
+    # argparse would report an optional argument as required if it had no default.
     return group.add_argument(
         attribute, metavar=spec.metavar, nargs=nargs, help=spec.help, default=argparse.SUPPRESS
     )
@@ -239,7 +238,7 @@ def parse_options(
     rows = table(options_class)
     specs = [spec for spec, _ in rows.values()]
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    # argparse forgets what stood behind `--` when it parses the rest. No argument can hold a NUL.
+    # Words behind `--` are marked by a NUL, which no argument can hold: argparse forgets what they are.
     arguments = [*_one_value_each(arguments[:at], specs), *(f"\0{word}" for word in arguments[at + 1 :])]
     parser = make_parser(command, summary, options_class)
     namespace, unknown = parser.parse_known_intermixed_args(arguments)
@@ -275,7 +274,7 @@ def _without_nul(raw: Any) -> Any:
 
 
 def _one_value_each(arguments: Sequence[str], specs: Sequence[OptionSpec]) -> list[str]:
-    """Write `--flag A B` as `--flag A --flag B` if the flag takes a list."""
+    """Rewrite `--flag A B` as `--flag A --flag B` if the flag takes a list."""
     lists = {flag: spec.goes_on for spec in specs for flag in spec.flags if spec.goes_on is not None}
     told, flag = list[str](), ""
     words = iter(arguments)
@@ -347,7 +346,7 @@ def _by_key(options_class: type[CommandOptions]) -> dict[str, tuple[str, OptionS
 def _parsed_toml(spec: OptionSpec, value: Any, source: str) -> Any:
     if isinstance(value, bool):
         if not spec.is_switch:
-            raise OptionError(f"{source}: true or false makes no sense here")
+            raise OptionError(f"{source}: must be a text or a number, not true or false")
         return value
     if spec.is_switch:
         raise OptionError(f"{source}: must be true or false")
@@ -357,7 +356,7 @@ def _parsed_toml(spec: OptionSpec, value: Any, source: str) -> Any:
 
 
 def _read_toml(config_path: str) -> dict[str, Any]:
-    import tomllib  # late: only a given file needs it
+    import tomllib  # imported late, because only a given file needs it
 
     try:
         with open(config_path, "rb") as file:
@@ -370,7 +369,7 @@ def _read_toml(config_path: str) -> dict[str, Any]:
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'WORD'?)` with the closest known word, or "" if none is close."""
-    import difflib  # late: only a mistake needs it
+    import difflib  # imported late, because only a mistake needs it
 
     close = difflib.get_close_matches(word, sorted(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

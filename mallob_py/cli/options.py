@@ -1,12 +1,12 @@
 """All commands with their options: one typed table, and its uses.
 
-Each class of options is the argument of one command's `run(options) -> int`. Flags, help, environment
-variables and configuration keys come from its fields (see `option_sources`), so an option is added there
-only. Guarantee: options that reach a command are parsed and consistent; this is settled before MPI starts,
-equally on all ranks.
+Each class of options is the argument of one command's `run(options) -> int`. The class's fields give flags,
+help, environment variables and configuration keys (see `option_sources`), so a new option needs only a new
+field. Guarantee: options that reach a command are parsed and consistent; this is checked before MPI starts,
+in the same way on all ranks.
 
-`mallob-py completion SHELL | man` print the table for shells and readers: a script that completes commands,
-options and files; the manual page in troff.
+`mallob-py completion SHELL` prints a script by which a shell completes commands, options and files;
+`mallob-py man` prints the manual page in troff. Both are made from the table.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 class _Commands(Mapping[str, tuple[str, type[CommandOptions]]]):
-    """Commands, each with its summary and the class of its options.
+    """A mapping: command -> its summary and the class of its options.
 
-    Modules are imported on demand: a command seldom needs the modules of other commands.
+    Modules are imported on demand, because a command seldom needs the modules of other commands.
     """
 
     def __init__(self, rows: Mapping[str, tuple[str, str, str]]) -> None:
@@ -65,7 +65,7 @@ def _imported(place: str) -> Any:
     return getattr(importlib.import_module(f"mallob_py.cli.{module}"), name)
 
 
-#: each command's summary, options class and function
+#: command -> its summary, options class and function
 COMMANDS = _Commands(
     {
         "solve": (
@@ -91,7 +91,7 @@ COMMANDS = _Commands(
             "status:run_status",
         ),
         "history": (
-            "Show jobs that have ended, of earlier runs of the service, too.",
+            "Show jobs that have ended, also in earlier runs of the service.",
             "client_options:HistoryOptions",
             "history:run_history",
         ),
@@ -137,7 +137,7 @@ COMMANDS = _Commands(
             "launching:run_web",
         ),
         "token": (
-            "Give a user a token for the HTTP interface, for jobs of that user alone.",
+            "Give a user a token for the HTTP interface, for this user's jobs only.",
             "client_options:TokenOptions",
             "launching:run_token",
         ),
@@ -260,7 +260,7 @@ def run_man(options: ManOptions) -> int:
     page.description = "share cores among many malleable jobs, such as SAT formulas"
     page.source = f"mallob-py {__version__}"
     page.manual = "User commands"
-    page.date = ""  # so that a version has one page
+    page.date = ""  # so that the page of a version is always the same
     page.add_section("exit status", "=", _EXIT_STATUS)
     print(page, end="")
     return 0
@@ -269,8 +269,8 @@ def run_man(options: ManOptions) -> int:
 def whole_parser() -> argparse.ArgumentParser:
     """Return a parser for `mallob-py` with subparsers, nested for commands of two words.
 
-    It parses nothing: each command has a parser of its own from the same table
-    (`option_sources.make_parser`). Actions know their completions (`complete`, see shtab) and choices.
+    The parser is not used for parsing: each command has a parser of its own, made from the same table
+    (`option_sources.make_parser`). Actions have choices, or tell shtab by `complete` how to complete a value.
     """
     parser = argparse.ArgumentParser(
         prog="mallob-py",

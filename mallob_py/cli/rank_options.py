@@ -1,4 +1,4 @@
-"""Options of the commands that run ranks, and the ranks' settings made of them."""
+"""Options of the commands that run ranks, and the ranks' settings made from these options."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ STANDARD_INPUT = ("-", "/dev/stdin")
 
 def _launched_ranks() -> int | None:
     """Return the number of ranks started by mpiexec, srun and the like; None without a launcher."""
-    from mallob_py.runtime.world.mpi import declared_world_size  # late, so that --help is quick
+    from mallob_py.runtime.world.mpi import declared_world_size  # imported late, so that --help is quick
 
     declared = declared_world_size(os.environ)
     return declared if declared > 1 else None
@@ -57,14 +57,14 @@ def _launched_ranks() -> int | None:
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _World(Config):
-    """The options of every command that runs ranks."""
+    """The options of all commands that run ranks."""
 
     ranks: int | None = option(
         "-n --ranks RANKS",
         values.positive_count,
         None,
         WORLD,
-        "number of ranks to start (default: one per core; under mpiexec or srun: as they started)",
+        "number of ranks to start (default: one per core; under mpiexec or srun: as many as they started)",
     )
     many_ranks: bool = switch_option(
         "--many-ranks", WORLD, "start all ranks, even if memory or process limits do not suffice"
@@ -74,15 +74,15 @@ class _World(Config):
         values.positive_count,
         1,
         WORLD,
-        "solver processes per worker, for ranks that own several cores (default 1)",
+        "solver processes per worker, for ranks with several cores (default 1)",
     )
     pes: int | None = option(
         "--pes K|auto",
         values.capacity,
         1,
         WORLD,
-        "workers that this rank runs at a time (default 1); auto: its cores over --threads. "
-        "Ranks may differ, and get shares of jobs in proportion",
+        "number of workers that this rank runs at a time (default 1); auto: its cores divided by "
+        "--threads. Ranks with more PEs get more work",
     )
     warm: int = option("--warm K", values.count, 1, WORLD, "worker processes kept ready per PE (default 1)")
     memory_limit_bytes: int | None = option(
@@ -90,7 +90,7 @@ class _World(Config):
         values.size_limit_bytes,
         None,
         LIMITS,
-        "memory of one solver process, such as 2g (default: no limit)",
+        "greatest memory of one solver process, such as 2g (default: no limit)",
     )
     input_max_bytes: int | None = option(
         "--input-max SIZE",
@@ -113,8 +113,8 @@ class _World(Config):
         values.duration_limit_s,
         None,
         LIMITS,
-        "end after this time, such as 90s, 5m or 2h; in solve, each of several files has this time with "
-        "a PE (default: no limit)",
+        "end after this time, such as 90s, 5m or 2h; in solve with several files, each file may have a PE "
+        "for this time (default: no limit)",
     )
     rank_timeout_s: float | None = option(
         "--rank-timeout T",
@@ -130,7 +130,7 @@ class _World(Config):
         LIMITS,
         "what the other ranks do when a rank dies: survive: they go on with its work, if the "
         "launcher lets them; restart: all end, and `serve` starts them again; auto (default): survive if "
-        "started by us, by MPICH's launcher, or by Open MPI's with ULFM",
+        "mallob-py itself, MPICH's launcher, or Open MPI's with ULFM has started the ranks",
     )
     job_cache: int = option(
         "--job-cache C", values.count, 4, SCHEDULING, "suspended workers that each PE keeps (default 4)"
@@ -140,7 +140,7 @@ class _World(Config):
         values.slice_s,
         0.5,
         SCHEDULING,
-        "with more jobs than PEs, how long a job's turn is (default 500ms); its first turns are "
+        "length of a job's turn if there are more jobs than PEs (default 500ms); its first turns are "
         "shorter; 0: jobs beyond the number of PEs wait until others end",
     )
     residents: int | None = option(
@@ -148,8 +148,8 @@ class _World(Config):
         values.count,
         None,
         SCHEDULING,
-        "jobs that each PE keeps suspended until it is their turn again, beside new ones (default: 16; "
-        "with fewer than 6 PEs 96 in all)",
+        "number of jobs that each PE keeps suspended until their next turn, besides new jobs (default: 16; "
+        "with fewer than 6 PEs: 96 on all PEs together)",
     )
     log_dir: str | None = option(
         "--log-dir DIR",
@@ -163,7 +163,7 @@ class _World(Config):
         values.log_size_limit_bytes,
         100 << 20,
         FILES,
-        "most bytes of logs that a rank keeps in DIR, over all runs; the oldest go first "
+        "greatest size of all logs of a rank in DIR, over all runs; the oldest are removed first "
         "(default 100m; 0: no limit)",
     )
     stimuli_dir: str | None = option(
@@ -222,7 +222,7 @@ class SolveOptions(Wishes, _OneShot):
         values.word,
         None,
         INPUT,
-        "kind of the files: SAT, MAXSAT or SMT (default: by their suffixes, else SAT)",
+        "application for the files: SAT, MAXSAT or SMT (default: by their suffixes, else SAT)",
     )
     output: str | None = option(
         "--output FILE",
@@ -245,7 +245,7 @@ class SolveOptions(Wishes, _OneShot):
         if self.application is not None and not (
             self.application in OURS and declaration_of(self.application).text_format
         ):
-            raise OptionError(f"--application {self.application} has no answers as text; `run` is for it")
+            raise OptionError(f"--application {self.application} has no answers as text; use `mallob-py run`")
         self._check_wishes_fit()
         if sum(file in STANDARD_INPUT for file in self.files) > 1:
             raise OptionError("standard input is one formula, but is named more than once")
@@ -263,7 +263,7 @@ class SolveOptions(Wishes, _OneShot):
             raise OptionError(f"{' and '.join(given)} cannot be the same file")
         wanted = [f"--{key}" for key in ("proof", "core", "solutions") if key in self.wishes]
         if len(wanted) > 1:
-            raise OptionError(f"{wanted[0]} and {wanted[1]} are not possible together")
+            raise OptionError(f"{wanted[0]} and {wanted[1]} cannot be combined; give one of them")
 
     def application_of(self, file: str) -> str:
         """Return the application for one of the files."""
@@ -275,19 +275,19 @@ class SolveOptions(Wishes, _OneShot):
             known = [one.key for one in declaration_of(application).options]
             for key in self.wishes:
                 if key not in known:
-                    raise OptionError(f"--{key} is not for {application}, which works on {file}")
+                    raise OptionError(f"--{key} is not an option of {application}, which works on {file}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _AnyApplication(_World):
-    """The options of every command that runs ranks for jobs of any application."""
+    """The options of all commands that run ranks for jobs of any application."""
 
     log_loans: str | None = option(
         "--log-loans DIR",
         values.path,
         None,
         FILES,
-        "folder where workers of bags of tasks log their loans, for scripts/loans.py",
+        "folder where workers of bags log their loans of tasks, for scripts/loans.py",
     )
 
 
@@ -304,26 +304,26 @@ class RunOptions(_AnyApplication, _OneShot):
         values.assignment,
         (),
         INPUT,
-        "a key of the job's configuration; the value is JSON or a text. May be repeated",
+        "set a key of the job's configuration; VALUE is JSON or text. May be repeated",
     )
     configuration: Mapping[str, Any] | None = option(
         "--configuration JSON",
         values.json_object,
         None,
         INPUT,
-        "the whole configuration, which --set extends",
+        "the job's configuration, which --set extends",
     )
     quiet: bool = switch_option("--quiet", OUTPUT, "show no progress on the terminal")
     json: bool = switch_option(
-        "--json", OUTPUT, "print the whole reply as JSON, as is done without a terminal"
+        "--json", OUTPUT, "print the whole reply as JSON, also if standard output is a terminal"
     )
     check_laws: bool = switch_option(
-        "--check-laws", OUTPUT, "do not run the job, but test on parts of it the laws that workers rely on"
+        "--check-laws", OUTPUT, "do not run the job, but test, on parts of it, the laws on which workers rely"
     )
 
     @property
     def whole_configuration(self) -> dict[str, Any]:
-        """Return the configuration of the job."""
+        """The configuration of the job."""
         return dict(self.configuration or {}) | dict(self.settings)
 
 
@@ -351,7 +351,7 @@ class ServeOptions(Api, _AnyApplication):
     wait: bool = switch_option(
         "--wait",
         SERVICE,
-        "if another service has the api folder, wait for its end, and go on with its jobs then",
+        "if another service uses the api folder, wait until it ends, then go on with its jobs",
     )
     durable: bool = switch_option(
         "--durable",
@@ -363,7 +363,7 @@ class ServeOptions(Api, _AnyApplication):
         values.size_bytes,
         8 << 20,
         SERVICE,
-        "refuse larger job files unread (default 8m); inputs belong into files",
+        "refuse larger job files unread (default 8m); put large inputs into files of their own",
     )
     results_dir: str | None = option(
         "--results-dir DIR",
@@ -376,8 +376,8 @@ class ServeOptions(Api, _AnyApplication):
     allow_code: bool = switch_option(
         "--allow-code",
         SERVICE,
-        "let other users' jobs, and jobs over HTTP, bring code that runs with the service's rights (CALLS: "
-        "Python functions); default: only jobs of the service's own user",
+        "let jobs of other users and jobs over HTTP bring code that runs with the service's rights (CALLS: "
+        "Python functions); default: only jobs of the service's own user may",
     )
     on_end: str | None = option(
         "--on-end COMMAND",
@@ -440,7 +440,7 @@ class ServeOptions(Api, _AnyApplication):
 def _same_file(one: str, other: str) -> bool:
     if os.path.realpath(one) != os.path.realpath(other):
         return False
-    # Devices such as /dev/null or /dev/stdout may be read and written at once.
+    # Devices such as /dev/null or /dev/stdout may be both input and output.
     return not os.path.exists(one) or os.path.isfile(one)
 
 
@@ -486,7 +486,7 @@ def settings_of(
 def event_log_of(
     options: ServeOptions | SolveOptions | RunOptions, keep_s: float | None = None
 ) -> Callable[[int, int, float], EventLog]:
-    """Return a maker of event logs, from rank, first PE and the system's start; all clocks start there.
+    """Return a function (rank, first PE, the system's start) -> event log, whose times count from the start.
 
     `keep_s`: how long parts of logs are kept; None: for ever.
     """

@@ -1,4 +1,4 @@
-"""Replies for people: JSON on few lines, answers in a few lines, tables of many answers."""
+"""Replies for people: compact JSON, single answers in a few lines, and tables of many answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mallob_py.cli.values import printable
 
 _WIDTH = 100
 _INDENT = "  "
-#: fields of a result that `answer_lines` omits or shows otherwise
+#: fields of a result that `answer_lines` omits, or shows outside of its lines of fields
 _SAID = frozenset(("resultcode", "resultstring", "outcome", "solution"))
 
 
@@ -28,7 +28,7 @@ def json_text(value: Any, indent: str = "") -> str:
 
 
 def _filled(texts: Sequence[str], indent: str) -> str:
-    """Return a list of items on one line, or on full lines."""
+    """Return a list of items on one line if they fit, else on filled lines."""
     if len(indent) + sum(map(len, texts)) + 2 * len(texts) <= _WIDTH:
         return f"[{', '.join(texts)}]"
     lines, line = [], indent + _INDENT
@@ -58,7 +58,7 @@ def answer_lines(reply: Mapping[str, Any]) -> list[str]:
 
 def answer_table(rows: Iterable[tuple[Mapping[str, Any], str, Mapping[str, Any]]]) -> str:
     """Return a table of (settings, USER.NAME, reply): a column per setting, then answer, time and job."""
-    from mallob_py.text_table import format_table  # late: needed for several replies only
+    from mallob_py.text_table import format_table  # imported late, because only several replies need it
 
     rows = list(rows)
     keys = list(dict.fromkeys(key for settings, _, _ in rows for key in settings))

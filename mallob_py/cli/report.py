@@ -1,8 +1,8 @@
-"""`mallob-py report | check-proof`: tables of past runs, and checks of proofs.
+"""`mallob-py report | check-proof`: print tables of past runs, and check proofs.
 
 `report LOGDIR` makes tables of a run, real or simulated, from its event logs. `check-proof FORMULA PROOF`
-checks a proof in LRAT that a formula is unsatisfiable: VERIFIED, exit code 0; or NOT VERIFIED with the first
-wrong step, exit code 1. Exit code 2 if a file cannot be read.
+checks a proof in LRAT that a formula is unsatisfiable. It prints VERIFIED (exit code 0), or NOT VERIFIED with
+the first wrong step (exit code 1). The exit code is 2 if a file cannot be read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mallob_py.service.telemetry.report import (
 )
 from mallob_py.text_table import format_cell, format_table
 
-# A report stays readable for runs of thousands of jobs; --json has all of them.
+# These bounds keep the report of a run of thousands of jobs readable; --json prints all jobs.
 _JOBS_SHOWN_MAX = 40
 _JOBS_WITH_FIGURES_MAX = 10
 _BAR_WIDTH = 40
@@ -99,7 +99,7 @@ def _when(report: Report) -> str:
     if report.started_unix_s is not None:
         told = f"started {datetime.fromtimestamp(report.started_unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC, "
     if report.is_cut:
-        told += f"from {format_cell(report.begin_s)} s on (what was before is gone, see --log-size), "
+        told += f"from {format_cell(report.begin_s)} s on (earlier events were removed, see --log-size), "
     return told
 
 
@@ -181,7 +181,7 @@ def run_check_proof(options: CheckProofOptions) -> int:
         read_steps,
     )
 
-    gc.disable()  # there are no cycles, and looking for some among millions of clauses is slow
+    gc.disable()  # there are no cycles to collect, and looking for cycles among millions of clauses is slow
     began_s = time.monotonic()
     try:
         checker = Checker(read_clauses(options.formula))

@@ -1,6 +1,6 @@
-"""`mallob-py resize | drain`: orders to the ranks of a running service (`service/store/orders.py`).
+"""`mallob-py resize | drain`: give orders to the ranks of a running service (`service/store/orders.py`).
 
-Both wait until the order is carried out. Ctrl-C takes it back, unless it is under way.
+Both wait until the order is carried out. Ctrl-C takes the order back, unless it is already being carried out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def run_drain(options: DrainOptions) -> int:
 
 
 def _carry_out(command: str, options: ResizeOptions | DrainOptions, order: orders.Order) -> int:
-    """Hand in an order and wait; return the exit code. Raises CommandError."""
+    """Hand in an order and wait for its answer; return the exit code. Raises CommandError."""
     if not _is_running(options):
         raise CommandError(
             f"no service is running on {options.api_dir}"
@@ -78,7 +78,7 @@ def _awaited(order: Path, options: ResizeOptions | DrainOptions) -> orders.Answe
             seen_s = now_s
         elif now_s > seen_s + _GONE_S:
             orders.take_back(order)
-            who = "the service" if options.orders is None else "what took orders there"
+            who = "the service" if options.orders is None else "the command that took orders"
             raise ServiceError(f"{who} ended or restarted before the order was carried out")
         time.sleep(_LOOK_S)
     return answer

@@ -1,9 +1,9 @@
-"""A rank of `mallob-py run`: one job of any application, its result as JSON.
+"""A rank of `mallob-py run`: runs one job of any application, and prints its result.
 
 Standard output gets the job's reply as one line of JSON or, on a terminal without --json, the answer in a few
-lines; nothing if the job fails, in which case standard error says why. If standard error is a terminal, a
-line there shows progress. Exit code: as the application declares for the result's code, else 0; without a
-result (a limit) 1 unless declared; 2 if the job failed; 128 + the number of a signal that ended it.
+lines. If the job fails, standard output stays empty, and standard error says why. If standard error is a
+terminal, a line on it shows progress. Exit code: as the application declares for the result's code, else 0;
+without a result (a limit) 1 unless declared; 2 if the job failed; 128 + the number of a signal that ended it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from mallob_py.service.jobs import reply as replies
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
 from mallob_py.service.telemetry.status import interim_of, progress_of
 
-#: number of the job
+#: number of the only job
 _JOB = 1
-#: longest import of an application: kernels are compiled at first use
+#: longest wait for the import of an application, which may compile kernels at first use
 _IMPORT_S = 600.0
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -53,7 +53,7 @@ def be_rank(options: RunOptions, fork_server: socket.socket | None = None) -> No
 
 
 def job_of(options: RunOptions, declared: wire.ApplicationTraits) -> JobFile:
-    """Return the job file that a service would be given. Raises JobFileError."""
+    """Return the job file that a service would get for the same job. Raises JobFileError."""
     configuration = options.whole_configuration
     for key in declared.result_files:
         if isinstance(path := configuration.get(key), str):
@@ -79,16 +79,16 @@ def _wishes() -> Wishes:
 
 
 class RunDesk(OneShotDesk):
-    """The desk of `run`: one job, then the end of all ranks."""
+    """The desk of `run`: runs one job, then ends all ranks."""
 
     progress_s = 0.5
 
     def __init__(
         self, rank: Rank, options: RunOptions, answered: Answered, tell_answered: Callable[[Answered], None]
     ) -> None:
-        """End at once if a lost rank has `answered` already; call `tell_answered` after the answer."""
+        """Create the desk, which ends at once if a lost rank has answered; it calls `tell_answered`."""
         super().__init__(rank, options.time_limit_s)
-        #: traits from a helper process, since a rank imports no application
+        #: the application's traits, from a helper process, because a rank imports no application
         known = rank.pool.wait_for_applications(options.application, _IMPORT_S)
         self._declared = known[options.application]
         if self._declared.problem:
@@ -150,7 +150,7 @@ class RunDesk(OneShotDesk):
             self._fail(ended.reason or "the job has failed")
             return
         if ended.body is None:
-            # Only our own limit ends a job early.
+            # Only the command's own time limit ends the job early.
             ended = msgspec.structs.replace(ended, outcome=Outcome.TIME_LIMIT)
         ending = replies.ending_of(ended)
         if ended.body is not None:
@@ -175,7 +175,7 @@ class RunDesk(OneShotDesk):
         self._write(replies.ending_of(ended), statistics)
 
     def _write(self, ending: replies.Ending, statistics: replies.JobStatistics) -> str | None:
-        """Write the reply; return why not, None if written."""
+        """Write the reply; return None, or why it cannot be written."""
         reply = replies.result_reply(self._job, _JOB, ending, statistics, "", inline_max=sys.maxsize)
         lines = [reply.body.decode()]
         if not self._prints_json:
@@ -193,7 +193,7 @@ class RunDesk(OneShotDesk):
     def _end(self) -> None:
         self._is_over = True
         self._tell_answered(Answered(1, code=self._code))
-        self._is_busy = False  # the other ranks hear this before the end
+        self._is_busy = False  # so the next turn ends all ranks, after the other ranks were told
 
     # --- progress ---------------------------------------------------------------------------
 

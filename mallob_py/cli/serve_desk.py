@@ -36,9 +36,9 @@ from mallob_py.service.store.in_folder import Watching
 def open_desk(
     options: ServeOptions, rank: Rank, client: int, clients: Sequence[int], is_taken_over: bool = False
 ) -> Service:
-    """Return the desk of a client. Raises `boot.DeskError`.
+    """Open the desk of a client. Raises `boot.DeskError`.
 
-    `clients`: the ranks of all clients, kept up to date; `is_taken_over`: from a lost rank.
+    `clients`: each client's rank, kept up to date; `is_taken_over`: the client's former rank is lost.
     """
     api_dir = Path(options.api_dir)
 
@@ -65,7 +65,7 @@ def open_desk(
         client,
         clients,
         {name: _use_of(one) for name, one in known.items()},
-        # An application that cannot be asked may run code.
+        # An application whose traits cannot be read may run code.
         CodeRule({name for name, one in known.items() if one.runs_code or one.problem}, options.allow_code),
         functools.partial(with_defaults, options.defaults),
         rules,
@@ -83,7 +83,7 @@ def open_desk(
 
 
 def _greet(rank: Rank, client: int, has_moved: bool, folder: Path) -> None:
-    """Announce that jobs are accepted, once for the service, and again when a client has moved."""
+    """Announce that the service accepts jobs, or that a moved client's jobs go on at this rank."""
     if has_moved:
         tell(f"jobs in {folder} go on at rank {rank.rank}")
     elif client == 0:
@@ -133,7 +133,7 @@ def _use_of(application: ApplicationTraits) -> InputUse:
 def with_defaults(
     defaults: Mapping[str, Any], application: str, configuration: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a job's configuration, completed by the service's options."""
+    """Return a job's configuration, completed by the defaults that the service's options set."""
     whole = dict(configuration)
     for declared in our_declarations():
         one = declared.service_option
@@ -144,9 +144,9 @@ def with_defaults(
     return whole
 
 
-#: interval of trying to lock a folder: a killed process holds its locks until it is gone
+#: time between two tries to lock a folder: a killed process holds its locks until it has ended
 _TRY_AGAIN_S = 0.2
-#: how long a folder may be locked by another process before a message
+#: time for which another process may hold a folder's lock before a message tells it
 _PATIENCE_S = 5.0
 
 
@@ -154,31 +154,31 @@ _PATIENCE_S = 5.0
 class _Wanted:
     """A client to be taken over."""
 
-    #: when the takeover began, and when it is next tried
+    #: times when the takeover began, and when it is tried next
     since_s: float
     next_try_s: float
-    #: messages of other clients to this client
+    #: messages of other clients to this client: (rank of the sender, message)
     said: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 class ClientDesks(Desk):
-    """The clients of one rank (a `runtime.rank.Desk`): mostly none or one, more after losses of ranks.
+    """The clients of one rank (a `runtime.rank.Desk`): mostly none or one, more after other ranks are lost.
 
-    A client whose rank is lost is taken over with its folder: its journal names the jobs without a reply,
-    which go on under their numbers, as after a restart of the service. The folder's lock decides who has the
-    client: while another process holds the lock, such as a hanging rank on another host, the takeover is
-    tried again.
+    If a client's rank is lost, another rank takes over the client with its folder: the folder's journal names
+    the jobs without a reply, which go on under their numbers, as after a restart of the service. The rank
+    that holds the folder's lock has the client. While another process holds the lock, such as a hanging rank
+    on another host, the takeover is tried again.
 
     A rank with only its first client uses that client's desk directly; after a takeover, this object passes
-    on what concerns a job to the job's client.
+    events of a job on to the job's client.
     """
 
     def __init__(self, options: ServeOptions, rank: Rank, ranks: Sequence[int]) -> None:
-        """`ranks`: the ranks of all clients, kept up to date."""
+        """Create the object without clients; `ranks`: each client's rank, kept up to date."""
         self._options = options
         self._rank = rank
         self._ranks = ranks
-        #: services by client
+        #: client -> its service
         self._services: dict[int, Service] = {}
         #: clients to be taken over
         self._wanted: dict[int, _Wanted] = {}
@@ -191,7 +191,7 @@ class ClientDesks(Desk):
         return service
 
     def follow(self, moved: Sequence[int]) -> None:
-        """Adapt to a changed world, in which these clients have moved to other ranks."""
+        """Adapt to a changed world, in which the clients `moved` have moved to other ranks."""
         now = self._rank.now()
         for wanted in self._wanted.values():
             wanted.said = [each for each in wanted.said if decode_client_message(each[1]).source not in moved]

@@ -1,6 +1,6 @@
-"""A rank of `mallob-py serve`, which has a client's job folder if it is a client's rank (`serve_desk.py`).
+"""A rank of `mallob-py serve`; the rank of a client has the client's job folder (`serve_desk.py`).
 
-A client's folder moves to another rank when its rank is lost (`holders`).
+If this rank is lost, the folder moves to another rank (`holders`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def be_rank(options: ServeOptions) -> NoReturn:
     can_have_guard = guard.is_needed(os.environ)
     is_fork = guard.is_fork(os.environ)
     if is_of_mpi and not is_fork and not is_invited(os.environ):
-        # MPI's launcher may miss the end of its proxy, our parent, and nothing else would end this process.
+        # MPI's launcher may miss the end of its proxy, our parent; then nothing else would end this process.
         die_with(os.getppid(), signal.SIGKILL)
     is_alone = declared_world_size(os.environ) == 1  # no other rank can be lost, except later newcomers
     rank_loss = RankLoss.wanted(
@@ -62,7 +62,7 @@ def be_rank(options: ServeOptions) -> NoReturn:
 def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     ranks = rank.node.founders.ranks
     first = [boot.client_rank(client, rank.node.founders) for client in range(min(options.clients, ranks))]
-    #: ranks of all clients; this list is updated in place
+    #: each client's rank; `follow` updates this list in place
     present = holders(first, rank.node.placement.members)
     rank.tell_news_to(present[0])
     if options.clients > ranks and rank.rank in first:
@@ -92,13 +92,13 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
 
 
 def _desks(options: ServeOptions, rank: Rank, present: list[int]) -> ClientDesks:
-    from mallob_py.cli.serve_desk import ClientDesks  # imports the service: for clients' ranks only
+    from mallob_py.cli.serve_desk import ClientDesks  # imported late: only clients' ranks need the service
 
     return ClientDesks(options, rank, present)
 
 
 def _take_orders(options: ServeOptions, rank: Rank, clients: Sequence[int], *, is_new_service: bool) -> None:
-    """Have the first client's rank take orders to the service."""
+    """Have the first client's rank take the orders given to the service."""
     from mallob_py.service.resizing import Resizing
     from mallob_py.service.store.in_folder import Watching
     from mallob_py.service.store.orders import OrderFolder
@@ -112,8 +112,8 @@ def _take_orders(options: ServeOptions, rank: Rank, clients: Sequence[int], *, i
 
 
 def holders(first: Sequence[int], members: tuple[int, ...]) -> list[int]:
-    """Return the rank of each client's folder among the ranks left; `first` are the clients' first ranks.
+    """Return the rank, among `members`, that has each client's folder; `first` are the clients' first ranks.
 
-    This must be the rank whose PE gets the client's state from other PEs (`protocol.succession`).
+    It must be the rank whose PE gets the client's state from other PEs (`protocol.succession`).
     """
     return [heir_of(own, members) for own in first]

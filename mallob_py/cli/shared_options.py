@@ -40,36 +40,36 @@ def choice(flag: str, names: Sequence[str], default: str | None, group: str, hel
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Config(CommandOptions):
-    """The option of every command. (`dataclass` would import a tokenizer to write these docstrings.)"""
+    """The option of all commands. (For a class without a docstring, `dataclass` would import a tokenizer.)"""
 
     config: str | None = option("--config FILE", values.path, None, "configuration", "TOML file with options")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Api(Config):
-    """The options of every command that talks to a service."""
+    """The options of all commands that talk to a service."""
 
     api_dir: str = option(
         "--api-dir DIR",
         values.path,
         ".api",
         SERVICE,
-        "folder that the service takes jobs from and writes replies to (default .api)",
+        "folder from which the service takes jobs, and to which it writes replies (default .api)",
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Parallel(Config):
-    """The options of every command that runs several simulations."""
+    """The options of all commands that run several simulations."""
 
     jobs: int | None = option(
-        "--jobs N", values.positive_count, None, WORLD, "runs at a time (default: one per core)"
+        "--jobs N", values.positive_count, None, WORLD, "number of runs at a time (default: one per core)"
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Runs(Parallel):
-    """The options of every command that makes tables of many runs."""
+    """The options of all commands that make tables of many runs."""
 
     output: str = option(
         "--output DIR",
@@ -81,26 +81,26 @@ class Runs(Parallel):
 
 
 def _declared_options() -> tuple[JobOption, ...]:
-    """Return the applications' options; an option of several applications is the same in all."""
+    """Return the options of all applications; an option that several applications have is equal in them."""
     return tuple({one.flag: one for declared in our_declarations() for one in declared.options}.values())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Wishes(CommandOptions):
-    """Settings of a job, for all commands that hand in jobs; `wishes` are declared by its application."""
+    """Settings of a job, for all commands that hand in jobs; applications declare the options in `wishes`."""
 
     configuration: Mapping[str, Any] | None = option(
         "--configuration JSON",
         values.json_object,
         None,
         JOB,
-        'as in a job file: {"solvers": ["cadical195"], "seed": 1, "sharing": false}',
+        'configuration as in a job file: {"solvers": ["cadical195"], "seed": 1, "sharing": false}',
     )
     wishes: Mapping[str, Any] = job_options(_declared_options, group=JOB)
 
     @property
     def results(self) -> dict[str, str]:
-        """Requested result files, by configuration key."""
+        """Configuration key -> path of each requested result file."""
         keys = {key for declared in our_declarations() for key in declared.result_files}
         return {key: wish for key, wish in self.wishes.items() if key in keys}
 
@@ -117,7 +117,7 @@ class Wishes(CommandOptions):
             if one.key not in self.wishes:
                 continue
             if one.needs and one.needs not in self.wishes:
-                raise OptionError(f"{one.flag} goes with --{one.needs}, which is missing")
+                raise OptionError(f"{one.flag} needs --{one.needs}, which is missing")
             for key in (one.key, *one.excludes):
                 if key in (self.configuration or {}):
                     raise OptionError(f"{one.flag} contradicts {key!r} in --configuration; say one of them")

@@ -1,4 +1,4 @@
-"""`mallob-py simulate | experiment`: many PEs on a stream of jobs, in virtual time.
+"""`mallob-py simulate | experiment`: run a stream of jobs on many simulated PEs, in virtual time.
 
 `simulate [SETTING]` runs one setting; `experiment NAME` repeats an experiment of the paper, or measures the
 protocol.
@@ -25,7 +25,7 @@ _REDRAW_S = 0.5
 _BAR_WIDTH = 30
 #: experiments that simulate whole systems; others have sizes of their own
 _PLAYED = ("uniform", "priorities", "realistic")
-#: experiments over growing sizes, of which the largest take most of the time
+#: experiments that are repeated with growing sizes; the largest sizes take most of the time
 _GROWING = ("matching", "balancing", "sizes")
 
 
@@ -95,10 +95,10 @@ def run_experiment(options: ExperimentOptions) -> int:
     if options.name == "mixed":
         return _run_mixed(options)
     if options.hard:
-        raise CommandError(f"--hard is for mixed alone, not for {options.name}")
+        raise CommandError(f"--hard is only for the experiment mixed, not for {options.name}")
     module = importlib.import_module(f"mallob_py.experiments.{options.name}")
     if options.stream is not None and options.name != "realistic":
-        raise CommandError(f"--stream is for realistic alone, not for {options.name}")
+        raise CommandError(f"--stream is only for the experiment realistic, not for {options.name}")
     try:
         if options.name not in _PLAYED:
             _refuse_sizes(options)
@@ -126,7 +126,7 @@ def _run_mixed(options: ExperimentOptions) -> int:
 
     for name in ("setting", "stream", "jobs"):
         if getattr(options, name) is not None:
-            raise CommandError(f"mixed runs real jobs, one run after the other, and takes no --{name}")
+            raise CommandError(f"the experiment mixed runs real jobs, run by run; leave out --{name}")
     try:
         mixed.run(
             Path(options.output),
@@ -140,12 +140,12 @@ def _run_mixed(options: ExperimentOptions) -> int:
 
 
 def _sizes_up_to(options: ExperimentOptions, sizes: Sequence[Any]) -> list[Any]:
-    """Return the sizes up to the given limit; a size is a number of PEs, or a pair that begins with one."""
+    """Return the sizes up to `--pes`; a size is a number of PEs, or a pair that begins with this number."""
     pes = [size[0] if isinstance(size, tuple) else size for size in sizes]
     if options.pes is None:
         return list(sizes)
     if options.pes < min(pes):
-        raise SettingError(f"pes: {options.name} begins with {min(pes)}; give as many or more")
+        raise SettingError(f"pes: {options.name} begins with {min(pes)} PEs; give at least {min(pes)}")
     return [size for size, number in zip(sizes, pes, strict=True) if number <= options.pes]
 
 

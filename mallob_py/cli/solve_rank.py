@@ -1,15 +1,15 @@
-"""A rank of `mallob-py solve`: answers as text, in the usual format of each kind of file.
+"""A rank of `mallob-py solve`: prints answers as text, in the usual format of each kind of file.
 
-Several files are jobs that share the ranks, up to a bound at once; each has a time limit of its own, which
-does not count while the job rests. Standard output gets the answers in the order of the files, each as soon
-as it and all earlier ones are there, as the file's application declares them (for a formula an `s` line and a
-model in `v` lines). If the format has comments (`c`), they report progress; on a terminal a table follows.
-UNKNOWN answers a file that was tried; a comment names a file that was not begun. Exit code: for one file the
-application's (10, 20; 0 for unknown), 0 for several files, 2 if an input could not be read. A signal leaves
-open answers unknown.
+Several files become jobs that share the ranks, up to a bound at once; each job has a time limit of its own,
+which does not count while the job rests. Standard output gets the answers in the order of the files, each as
+soon as this answer and all earlier ones are known, in the form that the file's application declares (for a
+formula an `s` line and a model in `v` lines). If the form has comments (`c`), they report progress; on
+a terminal a table follows. A file that was tried without success is answered by UNKNOWN; a comment names
+a file that was not begun. Exit code: for one file the application's (10, 20; 0 for unknown), 0 for several
+files, 2 if an input could not be read. After a signal, open answers are unknown.
 
-The worker that finds the answer writes the proof or core; none is left unless the answer is UNSATISFIABLE.
-Each of several solutions has its own `v` lines, closed by 0.
+The worker that finds the answer writes the proof or core; no such file is left unless the answer is
+UNSATISFIABLE. Each of several solutions has its own `v` lines, closed by 0.
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
 
 #: time for solutions to arrive that were found within the time limit
 _GRACE_S = 3.0
-#: most files whose jobs share the ranks
+#: greatest number of files whose jobs share the ranks
 _AT_ONCE_MAX = 1024
-#: least time between two looks at progress of reading
+#: shortest time between two looks at the time that reading has used
 _LOOK_MIN_S = 0.05
 
 
 class _File:
-    """A file and its answer."""
+    """An input file, the state of its job, and its answer."""
 
     def __init__(self, job: int, path: str, application: type[Declaration]) -> None:
         self.job = job
         self.path = path
         self.application = application
-        #: when reading began; None: it waits
+        #: time when reading began; None: the file waits
         self.begun_s: float | None = None
         self.is_submitted = False
         #: comments held back until all earlier answers are written
         self.comments: list[str] = []
         #: lines of the answer; None: no answer yet
         self.answer: list[str] | None = None
-        #: for the table: the answer in a word, and times
+        #: for the table: the answer in a word; time [s], time with a PE [s] and workers
         self.word = "failed"
         self.row: tuple[float | None, float | None, int | None] = None, None, None
 
     @property
     def is_read_now(self) -> bool:
-        """Return whether the input is being read, or waits for a reader."""
+        """Whether the input is being read, or waits for a reader."""
         return self.begun_s is not None and not self.is_submitted and self.answer is None
 
 
@@ -95,7 +95,7 @@ def _open_output(path: str | None, mode: Literal["a", "w"]) -> TextIO:
 
 
 class SolveDesk(OneShotDesk):
-    """The desk of `solve`: the jobs of all files, then the end of all ranks."""
+    """The desk of `solve`: runs the jobs of all files, then ends all ranks."""
 
     progress_s = 5.0
 
@@ -108,12 +108,12 @@ class SolveDesk(OneShotDesk):
         tell_answered: Callable[[Answered], None],
         table: TextIO | None = None,
     ) -> None:
-        """Begin after the `answered` files of a lost rank; call `tell_answered` after each answer."""
+        """Create the desk for the files after those `answered` by a lost rank; it calls `tell_answered`."""
         self._is_single = len(options.files) == 1
         super().__init__(rank, options.time_limit_s if self._is_single else None)
         #: time limit of each of several files
         self._each_limit_s = None if self._is_single else options.time_limit_s
-        #: when to look at progress of reading
+        #: time of the next look at files that are being read
         self._look_at_s = math.inf
         self._tell_answered = tell_answered
         self._quiet = options.quiet
@@ -123,7 +123,7 @@ class SolveDesk(OneShotDesk):
         jobs = enumerate(options.files, start=1)
         files = [_File(job, path, declaration_of(options.application_of(path))) for job, path in jobs]
         self._result_keys = {key for file in files for key in file.application.result_files}
-        #: files without a written answer, in order, and by job
+        #: files without a written answer, in order; and job -> such a file
         self._files = deque(files[answered.count :])
         self._by_job = {file.job: file for file in self._files}
         self._waiting = deque(self._files)
@@ -133,7 +133,7 @@ class SolveDesk(OneShotDesk):
         self._table = table
         self._is_for_terminal = output is sys.stdout and sys.stdout.isatty() and not options.quiet
         if "solutions" in self._configuration and self._is_single and options.time_limit_s is not None:
-            # Until the grace is over, an offered answer counts; a job without an offer is interrupted.
+            # An answer that is offered within the grace counts; then a job without one is interrupted.
             self._answers_by_s = self._limit_s
             self._limit_s += _GRACE_S
         self._input = f"/proc/{os.getpid()}/fd/0"
@@ -148,13 +148,13 @@ class SolveDesk(OneShotDesk):
 
     @property
     def exit_code(self) -> int:
-        """Return 2 once an input failed; the answer's code for a single formula; else 0.
+        """The exit code: 2 once an input failed; the answer's code for a single formula; else 0.
 
-        128 + its number after a signal that left a formula without answer.
+        After a signal that left a formula without an answer: 128 + the signal's number.
         """
         if self._failed:
             return 2
-        # `close` reports the signal
+        # This answer is written by `close`, after the exit code was asked for.
         if self._is_single and self._files and (offered := self._offered(self._files[0])) is not None:
             return exit_code_of(self._files[0].application.exit_codes, wire.decode_result(offered).code)
         if self._was_stopped and self._is_single and self._code:
@@ -174,7 +174,7 @@ class SolveDesk(OneShotDesk):
             self._table.close()
 
     def _offered(self, file: _File) -> bytes | None:
-        """Return the best answer offered for a file without an answer."""
+        """Return the best interim answer for a file without an answer; None if there is none."""
         record = self._rank.node.pe.client.jobs.get(file.job)
         return None if record is None or record.interim is None else record.interim.body
 
@@ -195,7 +195,7 @@ class SolveDesk(OneShotDesk):
         super().turn(now)
 
     def _begin(self, now: float) -> None:
-        """Have the next files read, up to the bound."""
+        """Have the next files read, up to the bound on files at once; end if no file is left."""
         self._is_busy = True
         if not self._files:
             self._rank.stop()
@@ -223,7 +223,7 @@ class SolveDesk(OneShotDesk):
         return {**self._configuration, "solutions-within": max(0.0, within_s)}
 
     def _tell_progress(self, now: float) -> None:
-        # here, since these modules import much that short jobs do without
+        # Imported late, because these modules import much that short jobs do not need.
         from mallob_py.service.telemetry.status import interim_of, progress_of
 
         file = self._files[0]
@@ -267,7 +267,7 @@ class SolveDesk(OneShotDesk):
     # --- limits -----------------------------------------------------------------------------
 
     def _end_reads(self, now: float) -> None:
-        """Answer UNKNOWN for files whose reading took all their time."""
+        """Answer UNKNOWN for files whose reading has used up their time limit."""
         assert self._each_limit_s is not None
         left_s = math.inf
         for file in [one for one in self._by_job.values() if one.is_read_now]:
@@ -289,7 +289,7 @@ class SolveDesk(OneShotDesk):
             self._leave_unanswered()
 
     def _leave_unanswered(self) -> None:
-        """End: the best answers so far, UNKNOWN for files that were tried, nothing for others."""
+        """Answer all open files: with the best answer so far, UNKNOWN if tried, or nothing if not begun."""
         for file in list(self._files):
             if file.answer is not None:
                 continue
@@ -335,7 +335,7 @@ class SolveDesk(OneShotDesk):
         self._go_on()
 
     def _fail(self, file: _File, reason: str) -> None:
-        """Fail a file: even UNKNOWN is no answer."""
+        """Fail a file: report why, and give no answer, not even UNKNOWN."""
         self._complain(reason if self._is_single or file.path in reason else f"{file.path}: {reason}")
         self._result = UNKNOWN
         self._tidy_up()
@@ -351,7 +351,7 @@ class SolveDesk(OneShotDesk):
             self._next_progress_s = math.inf
 
     def _answer_with(self, file: _File, answer: bytes | None) -> None:
-        """Answer a file with a result, or UNKNOWN."""
+        """Answer a file with a result; None: with UNKNOWN."""
         if answer is None:
             self._answer(file, UNKNOWN, ())
             return
@@ -368,7 +368,7 @@ class SolveDesk(OneShotDesk):
         self._answer(file, body.code, solution, fields)
 
     def _tidy_up(self) -> None:
-        """Remove files of other answers before the answer is printed."""
+        """Remove result files that do not belong to the answer, before the answer is printed."""
         for key in self._result_keys:
             if not isinstance(path := self._configuration.get(key), str):
                 continue
@@ -378,14 +378,14 @@ class SolveDesk(OneShotDesk):
             try:
                 result_file.discard(path)
             except OSError as error:
-                if self._failed:  # by the same error, already reported
+                if self._failed:  # the same error was already reported
                     continue
                 say(f"mallob-py solve: {path}: cannot be removed: {error.strerror}")
 
     # --- output ---------------------------------------------------------------------------
 
     def _tell(self, file: _File, text: str) -> None:
-        """Write a comment on a file, now or when its answer is next."""
+        """Write a comment on a file: now, or when all earlier files are answered."""
         if self._quiet or not (comment := file.application.comment):
             return
         text = printable(text)
@@ -405,7 +405,7 @@ class SolveDesk(OneShotDesk):
         file.answer = list(self._answer_lines(file, code, solution, fields or {}))
 
     def _write_answers(self) -> None:
-        """Write the answers that are next."""
+        """Write the known answers up to the first file without one."""
         while self._files and self._files[0].answer is not None:
             file = self._files[0]
             self._write(self._output, file.answer or [])
@@ -445,7 +445,7 @@ class SolveDesk(OneShotDesk):
             yield f"{line}\n"
 
     def _write(self, stream: TextIO, lines: Iterable[str]) -> None:
-        """Write lines; if that fails, write no further answers."""
+        """Write lines; if this fails, end all ranks, since no further answer can be written."""
         if (problem := write_to(stream, lines)) is not None:
             if problem:
                 what = "table" if stream is self._table else "answer"

@@ -1,12 +1,12 @@
-"""`mallob-py status | top`: the service's jobs and busy PEs, or its hosts, last ended jobs or measures.
+"""`mallob-py status | top`: show the service's jobs and busy PEs, or its hosts, last ended jobs or measures.
 
-`status` prints them once, `top` repeatedly. In a terminal, `top` uses the whole screen, reads keys and
-restores the screen at the end; elsewhere it prints one block of plain lines per interval. Both read the api
-folder only, so `top` waits while the service is down and continues when it is back. Each list has one
-description of its columns, for both commands: title, text, order. Names come from other users and may contain
-any characters: they must be printed as one line of plain characters.
+`status` prints a list once, `top` shows the jobs repeatedly. In a terminal, `top` uses the whole screen,
+reads keys and restores the screen at the end; otherwise it prints a block of plain lines per interval. Both
+read the api folder only, so `top` waits while the service is down and continues when the service is back.
+Both commands share the descriptions of columns: title, text, order. Names come from other users and may
+contain any characters: they must be printed as one line of plain characters.
 
-Exit codes: `status` and `top --once` 1 if no service is running, else 0; `top` 0 after q or Ctrl-C.
+Exit codes: of `status` and `top --once` 1 if no service is running, else 0; of `top` 0 after q or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ STATE_STYLES = {
     **{"submitted": "cyan", "result": "green", "failed": "red", "refused": "red"},
 }
 _NAME_CELLS_MIN = 8
-#: the most groups in the summary, the latest ones
+#: greatest number of groups in the summary, which shows the latest groups
 _GROUPS_MAX = 3
 _GAP_CELLS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column of a table. `order` is the sort key of its rows; numbers are sorted from the largest."""
+    """A column of a table. `order` is the rows' sort key for the column; numbers begin with the largest."""
 
     key: str
     title: str
@@ -80,7 +80,7 @@ class Column(Generic[Row]):
     is_number: bool = False
     #: whether the column's texts may be cut on a narrow terminal
     is_name: bool = False
-    #: the rank among columns to be left out on a narrow terminal, the largest first; 0: never left out
+    #: on a narrow terminal, columns are left out from the largest number down; 0: never left out
     spareable: int = 0
     style: Callable[[Row], str] = lambda _: ""
 
@@ -114,7 +114,7 @@ JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
     _number("age", "AGE", lambda job: job.elapsed_s, lambda job: age_text(job.elapsed_s)),
     _word("state", "STATE", lambda job: job.state_text),
 )
-#: a further column, shown if any job reports progress
+#: last column, shown only if a job reports progress
 PROGRESS_COLUMN: Column[JobStatus] = Column(
     *("progress", "PROGRESS", lambda job: far_text(job.progress, job.interim) or "-"),
     lambda job: job.progress.done if job.progress else -1.0,
@@ -165,20 +165,20 @@ def _measure_rows(status: ServiceStatus) -> list[tuple[str, float, str]]:
 
 
 def job_table(jobs: Sequence[JobStatus], width: int | None, sorted_by: str = "") -> Table:
-    """Return a table of live jobs, see `make_table`."""
+    """Return a table of live jobs; arguments as for `make_table`."""
     more = (PROGRESS_COLUMN,) if any(far_text(job.progress, job.interim) for job in jobs) else ()
     return make_table((*JOB_COLUMNS, *more), jobs, width, sorted_by)
 
 
 def in_order(jobs: Iterable[JobStatus], key: str, is_reversed: bool = False) -> list[JobStatus]:
-    """Sort rows: numbers from the largest, words from A; equal rows by volume, priority and age."""
+    """Sort jobs by a column: numbers from the largest, words from A; equal ones by volume, priority, age."""
     column = next(column for column in JOB_COLUMNS if column.key == key)
     jobs = sorted(jobs, key=lambda job: (-job.volume, -job.priority, -job.elapsed_s, job.identity))
     return sorted(jobs, key=column.order, reverse=column.is_number is not is_reversed)
 
 
 def chosen_part(status: ServiceStatus, user: str | None, group: str | None) -> ServiceStatus:
-    """Return the status with the jobs of one user, one group, or both only; None stands for all."""
+    """Return the status with only the jobs of a user, of a group, or of a user's group; None: any."""
     if user is None and group is None:
         return status
 
@@ -205,7 +205,7 @@ def chosen_part(status: ServiceStatus, user: str | None, group: str | None) -> S
 def make_table(
     columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None, sorted_by: str = ""
 ) -> Table:
-    """Return a table of at most `width` cells; None: any width. Names are cut first, then columns."""
+    """Return a table of at most `width` cells (None: no bound): names are cut, then columns left out."""
     texts = {column.key: [column.text(row) for row in rows] for column in columns}
     widths = {column.key: max(map(cell_len, (column.title, *texts[column.key]))) for column in columns}
     shown = _columns_that_fit(columns, widths, width)
@@ -228,7 +228,7 @@ def make_table(
 def _columns_that_fit(
     columns: Sequence[Column[Row]], widths: Mapping[str, int], width: int | None
 ) -> Sequence[Column[Row]]:
-    """Return the columns that fit with cut names, without the most spareable ones if necessary."""
+    """Return the columns that fit if names are cut; if necessary, the most spareable ones are left out."""
     if width is None:
         return columns
     least = {
@@ -247,7 +247,7 @@ def _columns_that_fit(
 def _cells_of_names(
     columns: Sequence[Column[Any]], widths: Mapping[str, int], width: int | None
 ) -> int | None:
-    """Return the most cells of a name in a line that fits; None: no limit."""
+    """Return the greatest width of names with which a line fits; None: names need not be cut."""
     names = sorted(widths[column.key] for column in columns if column.is_name)
     if width is None:
         return None
@@ -303,13 +303,13 @@ def run_status(options: StatusOptions) -> int:
 
 
 def _table(options: StatusOptions, status: ServiceStatus, width: int | None) -> tuple[Table, str]:
-    """Return the requested table, and a line below it."""
+    """Return the requested table, and the line below it ("": none)."""
     if options.hosts:
         return make_table(HOST_COLUMNS, status.hosts, width), ""
     if options.measures:
         return make_table(MEASURE_COLUMNS, _measure_rows(status), width), ""
     if options.ended:
-        rest = "" if status.ended else "none has ended yet"
+        rest = "" if status.ended else "no job has ended yet"
         return make_table(ENDED_COLUMNS, status.ended[::-1], width), rest
     table = job_table(in_order(status.jobs, options.sort), width)
     omitted = status.job_count - len(status.jobs)
@@ -319,19 +319,19 @@ def _table(options: StatusOptions, status: ServiceStatus, width: int | None) -> 
 # --- top -----------------------------------------------------------------------------------
 
 
-#: sort keys by the key that is pressed
+#: pressed key -> column by which jobs are sorted
 _SORT_KEYS = {
     **{"v": "volume", "p": "priority", "d": "demand", "a": "age"},
     **{"u": "user", "n": "name", "s": "state", "i": "id"},
 }
 _HINT = "q quits, r reverses; sort by " + " ".join(f"{key}:{name}" for key, name in _SORT_KEYS.items())
-#: the width and the lines of output to a pipe: no line is cut
+#: width and number of lines assumed for output to a pipe, so that no line is cut
 _PLAIN_CELLS = 1000
 _PLAIN_LINES = 1_000_000
 
 
 class _View:
-    """The list that is shown, and its order."""
+    """The list of jobs that `top` shows, and its order."""
 
     def __init__(self, options: TopOptions) -> None:
         self._options = options
@@ -399,7 +399,7 @@ def _fill_the_terminal(console: Console, view: _View, interval_s: float) -> None
 
 @contextlib.contextmanager
 def _events() -> Iterator[Callable[[float], str]]:
-    """Yield a function that waits for keys, a resized window or a number of seconds, and returns the keys.
+    """Yield a function that waits for keys, a resized window or at most the given seconds, and returns keys.
 
     SIGTERM ends the view as Ctrl-C does, so that the terminal is restored.
     """
@@ -438,10 +438,10 @@ _BAR_CELLS = 20
 def picture(
     status: ServiceStatus, columns: int, lines: int, sort: str, is_reversed: bool = False
 ) -> RenderableType:
-    """Return the whole view, in at most `lines` lines of `cells` cells."""
+    """Return the whole view, in at most `lines` lines of `columns` cells."""
     head = summary(status)
     jobs = in_order(status.jobs, sort, is_reversed)
-    room = max(1, lines - len(head) - 3)  # besides the head: an empty line, the header and its rule
+    room = max(1, lines - len(head) - 3)  # without the head, an empty line, the table's header and rule
     shown = jobs if len(jobs) <= room and len(jobs) >= status.job_count else jobs[: max(1, room - 1)]
     parts: list[RenderableType] = [*head]
     if shown:

@@ -31,7 +31,7 @@ class ReportOptions(Config):
         "LOGDIR",
         values.path,
         INPUT,
-        "a --log-dir, whose newest run is reported, or the folder or file of a run in it",
+        "folder named by --log-dir, whose newest run is reported, or the folder or file of one run in it",
     )
     json: bool = switch_option("--json", OUTPUT, "print the tables as JSON")
 
@@ -58,7 +58,7 @@ class _Played(Config):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SimulateOptions(_Played):
-    """Options of `mallob-py simulate`. None: as in the setting."""
+    """Options of `mallob-py simulate`; None: the value in the setting is used."""
 
     setting: str | None = positional(
         "SETTING",
@@ -104,12 +104,12 @@ class SimulateOptions(_Played):
         }
         for name, value in given.items():
             if self.replay is not None and value is not None:
-                raise OptionError(f"{name} has no meaning beside --replay, whose file says all")
+                raise OptionError(f"{name} has no effect with --replay, whose file says everything")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExperimentOptions(Runs, _Played):
-    """Options of `mallob-py experiment`. None: as in the experiment."""
+    """Options of `mallob-py experiment`; None: the experiment's own value is used."""
 
     name: str = positional("EXPERIMENT", one_of(*EXPERIMENTS), INPUT, ", ".join(EXPERIMENTS))
     setting: str | None = option(
@@ -119,7 +119,7 @@ class ExperimentOptions(Runs, _Played):
         INPUT,
         "TOML file as for `mallob-py simulate`; its pes and seconds are not used",
     )
-    hard: bool = switch_option("--hard", INPUT, "for `mixed`: harder jobs, at a load of three quarters")
+    hard: bool = switch_option("--hard", INPUT, "for `mixed`: harder jobs, with a load of three quarters")
     stream: str | None = option(
         "--stream FILE",
         values.path,
@@ -141,7 +141,7 @@ class DocsOptions(CommandOptions):
     """Options of `mallob-py docs`."""
 
     name: str | None = positional(
-        "NAME", values.word, OUTPUT, "the document (default: list all)", default=None
+        "NAME", values.word, OUTPUT, "document to print (default: list all documents)", default=None
     )
 
 
@@ -154,7 +154,7 @@ class DoctorOptions(Api):
         values.words,
         (),
         INPUT,
-        "also check these hosts: ssh (srun in an allocation), version, firewall, clock",
+        "also check these hosts: reached by ssh (in an allocation by srun), version, firewall, clock",
     )
 
 

@@ -1,7 +1,7 @@
-"""`mallob-py service install`: a systemd unit for `serve` or `web`, and the files beside it.
+"""`mallob-py service install`: writes a systemd unit for `serve` or `web`.
 
-A unit of the system runs as an account of its own and sees a read-only file system but for the service's
-folders. A unit of a user has only those restrictions that systemd can set up without privileges.
+A unit of the system runs under an account of its own, which can write only to the service's folders and to
+temporary ones. A unit of a user has only the restrictions that systemd can set up without privileges.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ANYWHERE = (
     "RestrictSUIDSGID=yes",
     "SystemCallArchitectures=native",
 )
-#: inputs of jobs may lie in homes, so homes can be read
+#: restrictions of a unit of the system; homes stay readable, because inputs of jobs may lie there
 _OF_SYSTEM = (
     "ProtectSystem=strict",
     "ProtectHome=read-only",
@@ -71,7 +71,7 @@ def run_service_install(options: ServiceInstallOptions) -> int:
 
 
 def _check_account(name: str) -> None:
-    """Raise CommandError unless there is such an account, and (if root asks) it can run our Python."""
+    """Raise CommandError unless there is such an account and, if root calls, it can run our Python."""
     try:
         account = pwd.getpwnam(name)
     except KeyError:
@@ -91,7 +91,7 @@ def _check_account(name: str) -> None:
 
 
 def unit_text(options: ServiceInstallOptions) -> str:
-    """Return the unit. Raises CommandError for a name or path that no unit can have."""
+    """Return the unit's text. Raises CommandError for a name or path that a unit cannot have."""
     if not _NAME.fullmatch(options.name):
         raise CommandError(f"--unit {options.name!r} is no name of a unit, such as mallob-py")
     command = "web" if options.is_web else "serve"
@@ -112,7 +112,7 @@ def unit_text(options: ServiceInstallOptions) -> str:
         f"ExecStart={' '.join(_quoted(word.replace('$', '$$')) for word in words)}",
         f"WorkingDirectory={_escaped(os.getcwd())}",
         *([] if options.account is None else [f"User={options.account}"]),
-        "# 2: it did not start, and says in one line why; starting again would not help",
+        "# 2: the command did not start, and says in one line why; starting it again would not help",
         "Restart=on-failure",
         "RestartSec=5s",
         "RestartPreventExitStatus=2",
@@ -183,7 +183,7 @@ def _write(path: Path, text: str, hint: str) -> None:
 
 
 def _verified(path: Path, options: ServiceInstallOptions) -> list[str]:
-    """Return what `systemd-analyze` finds wrong with the unit; nothing where it is not installed."""
+    """Return the faults that `systemd-analyze` finds in the unit; none if that is not installed."""
     if (program := shutil.which("systemd-analyze")) is None:
         return []
     scope = ["--user"] if options.for_user else []

@@ -1,7 +1,7 @@
-"""Parsers of option values: text in, typed value out, `ValueError` with a reason in plain words.
+"""Parsers of option values: convert a text into a typed value, or raise ValueError with a plain reason.
 
-They serve the command line, the configuration file and the environment. Durations and sizes have units ("5m",
-"2g"); "0" means "no limit" and gives None.
+The parsers serve the command line, the configuration file and the environment. Durations and sizes have units
+("5m", "2g"); for limits, "0" means "no limit" and gives None.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from mallob_py.service.jobs.durations import parse_duration_s
 if TYPE_CHECKING:
     from mallob_py.service.telemetry.status import JobInterim, JobProgress
 
-#: most PEs of a rank: beyond, one event loop is too slow, and the number is a typo anyway
+#: greatest number of PEs of a rank: one event loop is too slow for more, and a larger number is a typo
 CAPACITY_MAX = 256
-#: most simulated PEs: beyond, no machine has the memory
+#: greatest number of simulated PEs: no machine has the memory for more
 SIMULATED_PES_MAX = 1 << 20
-#: least time for which files are kept: who waits for a reply must be able to read it
+#: shortest time for which files are kept: a user who waits for a reply must be able to read the reply
 KEEP_MIN_S = 3600.0
-#: least silence limit: ranks signal life once a second, and a busy machine may delay them
+#: shortest limit on a rank's silence: ranks signal life once a second, and a busy machine may delay them
 SILENCE_MIN_S = 3.0
-#: least length of a turn
+#: shortest length of a turn
 SLICE_MIN_S = 0.02
-#: least log size: below, nothing useful is left
+#: smallest limit on the size of logs: with less, nothing useful is kept
 LOG_SIZE_MIN_BYTES = 1 << 20
 _BYTES_PER_UNIT = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -42,7 +42,7 @@ def duration_s(text: str) -> float:
     """Parse a time above 0 to seconds: "300", "300s", "5m", "2h", "1d", "100ms"."""
     seconds = parse_duration_s(text)
     if not seconds:
-        raise ValueError(f"{text!r} is no time at all")
+        raise ValueError(f"{text!r} is not a time above 0")
     return seconds
 
 
@@ -50,7 +50,7 @@ def keep_s(text: str) -> float | None:
     """Parse how long to keep files: "30d", "12h"; "0": for ever."""
     seconds = duration_limit_s(text)
     if seconds is not None and seconds < KEEP_MIN_S:
-        raise ValueError(f"{text!r} is less than 1h, in which who waits for a reply must be able to read it")
+        raise ValueError(f"{text!r} is less than 1h: users need time to read replies")
     return seconds
 
 
@@ -63,7 +63,7 @@ def slice_s(text: str) -> float:
     """Parse the length of a turn to seconds; "0": no turns."""
     seconds = duration_or_none_s(text)
     if 0 < seconds < SLICE_MIN_S:
-        raise ValueError(f"{text!r} is less than {SLICE_MIN_S:g} s, and not 0")
+        raise ValueError(f"{text!r} is neither 0 nor at least {SLICE_MIN_S:g} s")
     return seconds
 
 
@@ -127,7 +127,7 @@ def memory_reserve(text: str) -> Reserve | None:
 
 
 def log_size_limit_bytes(text: str) -> int | None:
-    """Parse the most bytes of a rank's logs: "100m"; "0": no limit."""
+    """Parse the greatest size of a rank's logs to bytes: "100m"; "0": no limit."""
     size_bytes = size_limit_bytes(text)
     if size_bytes is not None and size_bytes < LOG_SIZE_MIN_BYTES:
         raise ValueError(f"{text!r} is less than 1m")
@@ -205,21 +205,21 @@ def path(text: str) -> str:
 def word(text: str) -> str:
     """Parse a text that is not empty."""
     if not text:
-        raise ValueError("it is empty")
+        raise ValueError("a text is needed, not an empty one")
     return text
 
 
 def host_shares(text: str) -> tuple[tuple[str, int | None], ...]:
-    """Parse hosts, separated by commas, each with its most ranks: "node2", "node2:4,node3"."""
+    """Parse hosts, separated by commas, each with its greatest number of ranks: "node2", "node2:4,node3"."""
     from mallob_py.runtime.remote_shell import HOST_NAME
 
     found: dict[str, int | None] = {}
     for each in words(text):
         match = re.fullmatch(rf"({HOST_NAME})(?::([0-9]{{1,6}}))?", each)
         if match is None or (match[2] and not int(match[2])):
-            raise ValueError(f"{each!r} is no host such as node2, or node2:4 for four ranks there")
+            raise ValueError(f"{each!r} is no host such as node2, or node2:4 for four ranks on it")
         if match[1] in found:
-            raise ValueError(f"{match[1]} is named twice; {match[1]}:2 is for two ranks there")
+            raise ValueError(f"{match[1]} is named twice; for two ranks on it, write {match[1]}:2")
         found[match[1]] = int(match[2]) if match[2] else None
     return tuple(found.items())
 
@@ -235,7 +235,7 @@ def words(text: str) -> tuple[str, ...]:
     """Parse words separated by commas."""
     found = tuple(each.strip() for each in text.split(","))
     if not all(found):
-        raise ValueError(f"{text!r} is no list of words with commas in between")
+        raise ValueError(f"{text!r} is not a list of words separated by commas")
     return found
 
 
@@ -282,7 +282,7 @@ def port(text: str) -> int:
 
 
 def assignment(text: str) -> tuple[tuple[str, Any]]:
-    """Parse KEY=VALUE to a list of one; VALUE is JSON if possible, else text."""
+    """Parse KEY=VALUE to a tuple of one pair; VALUE is JSON if possible, else text."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise ValueError(f"{text!r} is not of the form KEY=VALUE")
@@ -292,12 +292,12 @@ def assignment(text: str) -> tuple[tuple[str, Any]]:
         return ((key, value),)
 
 
-#: most values of a sweep: more are a mistake
+#: greatest number of values of a sweep: more must be a mistake
 SWEEP_MAX = 100_000
 
 
 def sweep(text: str) -> tuple[tuple[str, tuple[Any, ...]]]:
-    """Parse KEY=VALUE, KEY=FROM..TO or KEY=VALUE,VALUE...: a list of one key with its values.
+    """Parse KEY=VALUE, KEY=FROM..TO or KEY=VALUE,VALUE... to a tuple of one pair: key and values.
 
     Each value is JSON if possible, else text; so a list, or a text with a comma, must be written as JSON.
     """
@@ -333,7 +333,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def age_text(age_s: float) -> str:
-    """Return an age as text, such as 4.2s, 3:07, 2:15:00 or 3d04h."""
+    """Return a duration as text, such as 4.2s, 3:07, 2:15:00 or 3d04h."""
     if age_s < 60:
         return f"{age_s:.1f}s"
     minutes, seconds = divmod(int(age_s), 60)
@@ -354,7 +354,7 @@ def progress_text(progress: JobProgress) -> str:
 
 
 def interim_text(interim: JobInterim) -> str:
-    """Return an interim answer as text, such as cost 184, at least 179; a hidden value is left out."""
+    """Return an interim answer as text, such as cost 184, at least 179; a value needs a label."""
     parts = []
     if interim.value is not None and interim.label:
         parts.append(f"{interim.label} {_exact(interim.value)}")

@@ -128,7 +128,7 @@ def test_the_group_that_was_made_is_told_beside_the_names(
     assert service.run("submit", *formulas) == 0
     told = capsys.readouterr()
     (group,) = {job["group"] for job in service.handed_in()}
-    assert f"3 jobs, group {group}; how far they are: mallob-py results --api-dir" in told.err
+    assert f"3 jobs, group {group}; to see their progress: mallob-py results --api-dir" in told.err
     assert len(told.out.splitlines()) == 3, "who reads the names reads nothing else"
     assert service.run("submit", formulas[0]) == 0
     assert capsys.readouterr().err == ""
