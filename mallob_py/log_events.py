@@ -1,7 +1,7 @@
 """The events of the log: their names, when each is written, and which fields it has.
 
 Writers of logs, readers (reports, tables, campaigns of faults) and `docs/log-events.md` share this table; a
-test compares them with it. A member is its own name, so that lines of the log compare with it.
+test compares them with it. A member is a string, so that it equals an event's name in a line.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LogEvent(enum.StrEnum):
     SCHEDULED = "scheduled", "a job's root has found a PE", "job root latency_s"
     ADOPTED = (
         "adopted",
-        "a PE has taken a worker; `created`: the worker is new, not one that was suspended on the PE",
+        "a PE has taken a worker; `created`: a new worker, not one suspended on the PE",
         "job index latency_s created",
     )
     STARTED = "started", "a worker's process runs", "job index latency_s"
@@ -52,7 +52,7 @@ class LogEvent(enum.StrEnum):
     GIVEN = "given", "a resting root's process goes on at another PE of its host", "job to"
     GIVEN_UP = (
         "given up",
-        "a job has had its turn and others wait: its workers end, and it begins again later; `pe_s`: so far",
+        "a job ends after its turn, because others wait, and begins again later; `pe_s`: PE-seconds so far",
         "job pe_s",
     )
     LEAVING = "leaving", "a worker is asked to hand over what it has", "job index"

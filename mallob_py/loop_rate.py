@@ -11,7 +11,7 @@ RESTS_BELOW = 20
 
 
 class LoopRate:
-    """The turns of one loop."""
+    """Measures the rate of turns of one loop."""
 
     def __init__(self) -> None:
         #: turns so far, which the loop itself counts

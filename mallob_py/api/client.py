@@ -213,7 +213,7 @@ class JobGroup:
     def wait(self, timeout_s: float | None = None) -> GroupState:
         """Wait until all jobs of the group have ended.
 
-        Raises TimeoutError, and ServiceError if no service is there to answer them.
+        Raises TimeoutError; ServiceError if no service has been running for too long.
         """
         began_s, check_service = time.monotonic(), self._client.service_check()
 
@@ -273,7 +273,7 @@ class Client:
         #: name of a chain's last revision -> files that the chain needs until it ends
         self._chain_files: dict[str, list[Path]] = {}
         self._mutex = threading.Lock()
-        #: eventfd written when a job is submitted, and at the end
+        #: eventfd that wakes the thread when a job is submitted or the client is closed
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._service_timeout_s = service_timeout_s
         self._next_service_look_s = -math.inf
@@ -372,7 +372,7 @@ class Client:
             if self._closed:
                 raise RuntimeError("the client is closed")
             if job["name"] in self._pending:
-                raise ValueError(f"a job named {job['name']} is being solved")
+                raise ValueError(f"a job named {job['name']} has no answer yet; choose another name")
             try:
                 submission = service.submit(
                     self._api_dir, job, self._client, spare=self._spare, file_mode=file_mode
@@ -658,7 +658,7 @@ class Client:
     def _put_formula(self, job: dict[str, Any], formula: Any, assumptions: list[int]) -> Path | None:
         """Add to `job` the fields that hold or name the formula; return the file written, if any."""
         if formula is not None and (other := {"files", "literals"} & job.keys()):
-            raise ValueError(f"a formula is given, and {min(other)} as well; give one of the two")
+            raise ValueError(f"both a formula and {min(other)} are given; give one of the two")
         if isinstance(formula, str | os.PathLike):
             job["files"] = [os.path.abspath(formula)]
         elif isinstance(formula, bytes | bytearray | memoryview):
@@ -748,7 +748,7 @@ class Client:
             if self._closed:
                 return
             files = self._new_replies.look()
-            with self._mutex:  # jobs submitted meanwhile await their replies now
+            with self._mutex:  # jobs submitted during the look are in `_awaited` now
                 names = {self._awaited[file] for file in files if file in self._awaited}
                 pending = [(name, self._pending[name]) for name in names]
             endings = [

@@ -437,7 +437,7 @@ class Executor(concurrent.futures.Executor):
         return Pickled(dump(self._initialized(fn), f"the function {name}"), name, is_kept(fn))
 
     def _initialized(self, fn: Callable[..., _T]) -> Callable[..., _T]:
-        """Return the function, preceded by the initializer if there is one."""
+        """Return a function that calls the initializer, if there is one, before `fn`."""
         return fn if self._initializer is None else Initialized(self._mark, self._initializer, fn)
 
     def interrupt(self) -> None:

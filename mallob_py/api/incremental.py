@@ -228,7 +228,7 @@ class IncrementalSolver:
 
     def set_phases(self, literals: Iterable[int] = ()) -> None:
         """Warn that phases are ignored; answers are correct without them."""
-        warnings.warn("phases are ignored: the different solvers of a job take none", stacklevel=2)
+        warnings.warn("phases are ignored: the solvers that work on a job take no phases", stacklevel=2)
 
     def propagate(self, assumptions: Iterable[int] = (), phase_saving: int = 0) -> tuple[bool, list[int]]:
         """Refuse (NotImplementedError): the service answers whole formulas."""

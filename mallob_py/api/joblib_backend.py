@@ -97,7 +97,7 @@ class _Snapshots(list[Any]):
 
 
 class _OneByOne:
-    """A batch whose calls share no objects."""
+    """A batch whose calls are pickled one by one, so that they share no objects."""
 
     def __init__(self, batch: BatchedCalls) -> None:
         terms = batch._backend, batch._n_jobs

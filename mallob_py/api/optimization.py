@@ -112,7 +112,7 @@ def minimizing(formula: Any, objective: Mapping[int, int] | None = None) -> Task
 
 
 def maximizing(formula: Any, objective: Mapping[int, int]) -> Task:
-    """Return a task that maximises the objective subject to the clauses; as `minimizing`."""
+    """Return a task that maximises the objective subject to the clauses; arguments as for `minimizing`."""
     if not isinstance(objective, Mapping):
         return minimizing(formula, objective)
     task = minimizing(

@@ -454,8 +454,8 @@ class BatchCancelOptions(Live):
 class BatchNodesOptions(Shown):
     """Options of `mallob-py batch nodes`."""
 
-    drain: str | None = option("--drain NODE", values.word, None, INPUT, "start nothing new on this node")
-    reason: str | None = option("--reason TEXT", str, None, INPUT, "reason of --drain, shown to all users")
+    drain: str | None = option("--drain NODE", values.word, None, INPUT, "start no further job on this node")
+    reason: str | None = option("--reason TEXT", str, None, INPUT, "reason for --drain, shown to all users")
     resume: str | None = option(
         "--resume NODE", values.word, None, INPUT, "start jobs again on this drained or failed node"
     )

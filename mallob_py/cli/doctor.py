@@ -250,7 +250,7 @@ def _kernel_number(name: str) -> int | None:
 
 
 def _of_groups(file: str, controller: str) -> Iterator[str]:
-    """Yield a file's content in this process's control group and in the groups above, of either version."""
+    """Yield a file's content in this process's control group and each group above it, of cgroups 1 and 2."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, group = line.split(":", 2)
@@ -500,7 +500,7 @@ def _check_limits(machine: Machine) -> Iterator[Finding]:
 def _check_inotify(machine: Machine) -> Iterator[Finding]:
     watches, instances = machine.inotify_watches, machine.inotify_instances
     if watches is None or instances is None:
-        yield Finding(Level.WARNING, "inotify", "is not there", "none: folders are polled, which costs CPU")
+        yield Finding(Level.WARNING, "inotify", "is missing", "use a kernel with it; else polling costs CPU")
     elif watches < _WATCHES_LEAST or instances < _INSTANCES_LEAST:
         yield Finding(
             Level.WARNING,
@@ -513,7 +513,7 @@ def _check_inotify(machine: Machine) -> Iterator[Finding]:
             Level.WARNING,
             "inotify",
             f"no further instance for this user: {machine.inotify_error}",
-            "end programs that watch files, or sysctl fs.inotify.max_user_instances=1024; else polled",
+            "end programs that watch files, or sysctl fs.inotify.max_user_instances=1024; else we poll",
         )
     else:
         yield Finding(Level.GOOD, "inotify", f"{watches} watches, {instances} instances per user")
@@ -532,7 +532,7 @@ def _check_cores(machine: Machine) -> Iterator[Finding]:
     text = f"{usable} of {machine.cores_present} may be used"
     if allowed < usable:
         most = max(1, math.floor(allowed))
-        advice = f"start with -n {most}: more ranks share that time"
+        advice = f"start with -n {most}: more ranks would only share this time"
         yield Finding(Level.WARNING, "cores", f"{text}, but only the time of {allowed:g} cores", advice)
     elif usable == 1 < machine.cores_present:
         advice = (

@@ -230,7 +230,7 @@ def _csv_cell(value: Any) -> str | int | float | None:
 
 
 def _draw(path: Path, groups: Sequence[Group], cutoff_s: float | None) -> None:
-    """Draw a cactus plot: the share of jobs that a solver solves within a time. Raises CommandError."""
+    """Draw a cactus plot: the time within which a number of jobs is solved. Raises CommandError."""
     if path.suffix not in _PLOT_SUFFIXES:
         raise CommandError(f"--plot {path}: name a file that ends with {', '.join(_PLOT_SUFFIXES)}")
     try:

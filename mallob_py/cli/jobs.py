@@ -242,7 +242,7 @@ def make_jobs(options: SubmitOptions) -> list[dict[str, Any]]:
 
 
 def _jobs_again(options: SubmitOptions) -> Iterator[dict[str, Any]]:
-    """Yield the fields of a group's jobs without a result, as their replies contain them.
+    """Yield the fields of a group's failed or unsolved jobs, taken from their replies.
 
     Raises CommandError if there is no such job.
     """

@@ -45,7 +45,7 @@ USERS = ("ada", "bob", "cyd", "dan")
 OPTIMISE_S, LIMIT_S = 8.0, 60.0
 _LOOK_S = 0.25
 _REVISIONS = 6
-#: ratio of costs that counts for solutions with a greater ratio, and if there is no solution
+#: greatest ratio of costs that counts; it also counts if there is no solution
 _RATIO_MAX = 2.0
 _GRID = 160
 _REMARKS = """\
@@ -76,7 +76,7 @@ HARD = Difficulty(4.2, (240, 300), (100_160_063, 10_000_600_009), (7, 8), (14, 1
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A job of the stream."""
+    """A job of the stream, which arrives at `at_s`."""
 
     kind: str
     number: int
@@ -212,7 +212,7 @@ def text_of_formula(rng: random.Random, difficulty: Difficulty) -> str:
 
 
 def _text_of_cover(rng: random.Random) -> str:
-    """Return a weighted vertex cover of a random graph, as WCNF."""
+    """Return the problem of a cheapest vertex cover of a random graph, as WCNF."""
     vertices = rng.randrange(120, 240)
     edges = {tuple(sorted(rng.sample(range(1, vertices + 1), 2))) for _ in range(4 * vertices)}
     lines = [f"h {one} {other} 0" for one, other in sorted(edges)]

@@ -96,7 +96,7 @@ COMMANDS = _Commands(
             "history:run_history",
         ),
         "groups": (
-            "Show how far groups of jobs are: ended, running, waiting.",
+            "Show the progress of groups of jobs: ended, running, waiting.",
             "client_options:GroupsOptions",
             "group_tables:run_groups",
         ),
@@ -132,7 +132,7 @@ COMMANDS = _Commands(
         ),
         "top": ("Watch the service's jobs and volumes, live.", "client_options:TopOptions", "status:run_top"),
         "web": (
-            "Offer the service over HTTP, with a page to see and steer it.",
+            "Offer the service over HTTP, with a page that shows and steers it.",
             "client_options:WebOptions",
             "launching:run_web",
         ),

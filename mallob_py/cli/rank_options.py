@@ -363,7 +363,7 @@ class ServeOptions(Api, _AnyApplication):
         values.size_bytes,
         8 << 20,
         SERVICE,
-        "refuse larger job files unread (default 8m); put large inputs into files of their own",
+        "refuse larger job files (default 8m); put large inputs into files of their own",
     )
     results_dir: str | None = option(
         "--results-dir DIR",

@@ -70,7 +70,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     desks: list[ClientDesks] = []
 
     def follow() -> None:
-        """Adapt to a changed world, in which other ranks may have clients."""
+        """Adapt to a changed world, in which clients may have moved to other ranks."""
         before, present[:] = present.copy(), holders(first, rank.node.placement.members)
         rank.tell_news_to(present[0])
         moved = [client for client, holder in enumerate(present) if holder != before[client]]

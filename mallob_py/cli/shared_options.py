@@ -1,4 +1,4 @@
-"""Options shared by several commands, and the groups of --help."""
+"""Options shared by several commands, and the names of groups of options in --help."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 
 def choice(flag: str, names: Sequence[str], default: str | None, group: str, help: str) -> Any:
-    """Declare an option whose value is one of some names."""
+    """Declare an option whose value is one of `names`."""
     return option(f"{flag} {'|'.join(names)}", one_of(*names), default, group, help)
 
 

@@ -42,7 +42,7 @@ OVERDUE_FACTOR = 4.0
 SHORT_S = 0.5
 #: longest silence of a worker with calls
 SILENT_S = 2.0
-#: time away after which a message of a worker shows that the worker is back
+#: a message shows that a worker is back only if the worker has been away for this time
 _STALE_S = 0.1
 #: number of lost workers after which their only call fails
 LOSSES_MAX = 3
@@ -55,7 +55,7 @@ _WAITING, _SENT, _DONE = 0, 1, 2
 
 
 class Group:
-    """Numbered calls of one function; more may be added while the group is in use."""
+    """Numbered calls of one function; calls may be added while the group is in use."""
 
     __slots__ = (
         "again",
@@ -186,7 +186,7 @@ class Book:
         self._make_ready(group, is_first)
 
     def extend(self, group: Group, limit: int) -> None:
-        """Allow calls up to `limit` to be sent."""
+        """Allow the calls with numbers below `limit` to be sent."""
         group.limit = max(group.limit, limit)
         if group.left:
             self._make_ready(group)

@@ -357,7 +357,7 @@ class Hub:
 
     @property
     def failure(self) -> str:
-        """Return why no further calls are taken, or ""."""
+        """The reason why no further calls are taken, or ""."""
         return "" if self._over is None else str(self._over())
 
     def close(self) -> None:

@@ -326,7 +326,7 @@ class Lane:
         if error is None:
             outcome = str(job.result().reply["result"].get("outcome", ""))
             kind: type[JobEnded] = TimeLimit if "limit" in outcome else JobEnded
-            self.fail(lambda call: kind(f"{_ENDINGS.get(outcome, outcome)} before it was done: {call}"))
+            self.fail(lambda call: kind(f"{_ENDINGS.get(outcome, outcome)} before this was done: {call}"))
             return
         is_progress = self._book.done > self._done_before
         self._failures = 0 if is_progress else self._failures + 1
@@ -600,7 +600,7 @@ def _outcome_or_error(content: CallSet, call: int, is_ok: bool, value: Any, item
     try:
         return _outcome(content, call, is_ok, value, item)
     except BaseException as error:
-        return False, CallError(f"its outcome cannot be delivered: {told(error)}")
+        return False, CallError(f"the call's outcome cannot be delivered: {told(error)}")
 
 
 def _outcome(content: CallSet, call: int, is_ok: bool, value: Any, item: Any) -> tuple[bool, Any]:
@@ -609,7 +609,7 @@ def _outcome(content: CallSet, call: int, is_ok: bool, value: Any, item: Any) ->
             return True, restored(value)
         except BaseException as error:
             return False, CallError(
-                f"its result cannot be read here: {told(error)}; of {content.named(call, item)}"
+                f"a call's result cannot be read here: {told(error)}; the call: {content.named(call, item)}"
             )
     if isinstance(value, _Unnamed):
         return False, value.error_of(content.named(call, item))
@@ -634,7 +634,7 @@ def _of_job(error: BaseException, call: str) -> BaseException:
     """Convert the error with which a job ended into the error of one of its calls."""
     if isinstance(error, JobError):
         return JobError(error.field, error.message)
-    return JobEnded(f"{error}; it was not done: {call}")
+    return JobEnded(f"{error}; not done: {call}")
 
 
 _ENDINGS = {
