@@ -500,7 +500,7 @@ def _check_limits(machine: Machine) -> Iterator[Finding]:
 def _check_inotify(machine: Machine) -> Iterator[Finding]:
     watches, instances = machine.inotify_watches, machine.inotify_instances
     if watches is None or instances is None:
-        yield Finding(Level.WARNING, "inotify", "is missing", "use a kernel with it; else polling costs CPU")
+        yield Finding(Level.WARNING, "inotify", "is missing", "use a kernel with it; else folders are polled")
     elif watches < _WATCHES_LEAST or instances < _INSTANCES_LEAST:
         yield Finding(
             Level.WARNING,
@@ -513,7 +513,7 @@ def _check_inotify(machine: Machine) -> Iterator[Finding]:
             Level.WARNING,
             "inotify",
             f"no further instance for this user: {machine.inotify_error}",
-            "end programs that watch files, or sysctl fs.inotify.max_user_instances=1024; else we poll",
+            "end programs that watch files, or sysctl fs.inotify.max_user_instances=1024; else polled",
         )
     else:
         yield Finding(Level.GOOD, "inotify", f"{watches} watches, {instances} instances per user")

@@ -161,7 +161,7 @@ def complaint(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: obje
         (("uniformm",), "EXPERIMENT: 'uniformm' is none of uniform, priorities, realistic, "),
         (("uniform", "--hard"), "--hard is only for the experiment mixed, not for uniform"),
         (("uniform", "--stream", "x.csv"), "--stream is only for the experiment realistic, not for uniform"),
-        (("priorities", "--stream", "x.csv"), "only for the experiment realistic, not for priorities"),
+        (("priorities", "--stream", "x.csv"), "--stream is only for the experiment realistic"),
         (("uniform", "--seconds", "0"), "--seconds: '0' is not a time above 0"),
         (("uniform", "--pes", "0"), "--pes: 0 is less than 1"),
         (("uniform", "--pes", "25"), "pes: 25 is no multiple of 3"),

@@ -201,7 +201,7 @@ def test_jobs_whose_replies_are_gone_are_told_of_and_the_others_handed_in(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("--failed-of", "g", "f.cnf"), "no FILE"),
+        (("--failed-of", "g", "f.cnf"), "leave out FILE"),
         (("--failed-of", "g", "--name", "n"), "--name"),
         (("--unsolved-of", "g", "--set", "seed=1..3"), "sweep"),
         (("--failed-of", "g", "--unsolved-of", "g"), "say one of them"),

@@ -304,8 +304,8 @@ def test_a_job_that_speaks_of_its_solvers_keeps_its_word() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--core", "c", "--solutions", "2"], "--core and --solutions are not possible together"),
-        (["--core", "c", "--proof", "p"], "--proof and --core are not possible together"),
+        (["--core", "c", "--solutions", "2"], "--core and --solutions cannot be combined"),
+        (["--core", "c", "--proof", "p"], "--proof and --core cannot be combined"),
         (["--core", "c", "y.cnf"], "--core is for one formula, but 2 are given"),
         (["--core", "x.cnf"], "x.cnf is an input and would be overwritten"),
         (["--core", "c", "--output", "./c"], "--output and --core cannot be the same file"),
