@@ -209,7 +209,7 @@ def read_reply(path: Path) -> dict[str, Any] | None:
 _TRIES = 10
 #: greatest number of bytes that are read of a job file to find its identity
 _READ_BYTES_MAX = 1 << 26
-#: greatest number of files in `in/` and `journal/` with which `not_handed_in` still looks
+#: greatest number of files in `in/` and `journal/` that `not_handed_in` reads
 _LOOKED_INTO_MAX = 5000
 
 

@@ -46,7 +46,7 @@ class Hands(Protocol):
         """End a job that reached its wallclock limit while waiting for its next turn."""
 
     def end_unsubmitted(self, job: LiveJob, now: float) -> None:
-        """End an interrupted job that is not in its PE; if its input must be read first, after that."""
+        """End an interrupted job that is not in its PE, but not before its input is read if it must be."""
 
     def set_back(self, job: int) -> None: ...
 

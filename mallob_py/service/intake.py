@@ -37,7 +37,7 @@ from mallob_py.service.telemetry.status_writer import StatusWriter
 
 #: bounds of one turn: number of files, time
 _TAKE_AT_ONCE, _TAKE_S = 16, 0.02
-#: for many waiting files, lest an important one wait long: greatest number per turn, files per further one
+#: with many known files, a turn takes in one more for each `_FILES_PER_MORE` of them, up to a maximum
 _TAKE_AT_ONCE_MAX, _FILES_PER_MORE = 128, 100
 #: rough bound on the memory of parsed job files; beyond it, files are dropped and read again
 _PARSED_BYTES_MAX = 8 << 20

@@ -51,7 +51,7 @@ _ROUNDING_S = 1e-9
 def residents_of(pes: int, per_pe: int | None = None) -> int:
     """Return the greatest number of residents, whose processes must fit into memory.
 
-    `per_pe`: `Config.residents`. A quarter of it is left for other uses, as jobs are not spread evenly.
+    `per_pe`: `Config.residents`. A quarter is left for other uses, and because jobs are not spread evenly.
     """
     kept = Config(residents=per_pe).residents_per_pe(pes) * pes
     return min(kept * 3 // 4, max(_RESIDENTS_MAX, 2 * pes))
@@ -310,7 +310,7 @@ class Line:
         return False
 
     def lasting_before(self, job: LiveJob) -> int:
-        """Return the number of lasting jobs of which one must end before this job; 0: it has a place."""
+        """Return the number of lasting jobs of which one must end before this job runs; 0: it has a place."""
         return self._lasting if job.state is JobState.PLACELESS else 0
 
     def _find_room(self, job: LiveJob, seat: Seat) -> bool:

@@ -248,7 +248,7 @@ class InFolder:
         self._rests.pop(name, None)
 
     def put_off(self, name: str, now: float) -> bool:
-        """Return a file that cannot be claimed again later; tell whether this is its first delay."""
+        """Have `next_names` return a file again later that cannot be claimed now; tell whether it is new."""
         is_new = name not in self.put_off_names
         self.put_off_names.add(name)
         self._complete.add(name)
