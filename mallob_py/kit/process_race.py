@@ -62,9 +62,9 @@ A = TypeVar("A", bound=Attempt)
 Turn = Callable[[list[TreeMessage], Collection[A]], Collection[A] | None]
 
 _MAX_RESTARTS = 2
-#: niceness of all attempts but a job's first one; without effect between sessions if the kernel schedules by
-#: session (`sched_autogroup_enabled`)
-_NICENESS = 10
+#: niceness of a process that leaves nearly all of its core to other processes; without effect between
+#: sessions if the kernel schedules by session (`sched_autogroup_enabled`)
+_LOWEST_PRIORITY = 19
 #: longest time between two calls of `turn`
 _TURN_INTERVAL_S = 0.05
 _READ_BYTES = 1 << 16
@@ -82,6 +82,7 @@ def race(
     prepare: Callable[[int], A],
     turn: Turn[A],
     judge: Callable[[Result], Result | None] = lambda result: result,
+    niceness: int = _LOWEST_PRIORITY,
 ) -> Result:
     """Run `context.threads` attempts at once.
 
@@ -90,6 +91,7 @@ def race(
         prepare: makes the attempt with the given number.
         turn: called when messages came and now and then without; returns the attempts to give up.
         judge: turns an attempt's answer into the worker's result; None: another attempt begins instead.
+        niceness: of all attempts but the first one of the job's root; 0 if one answer is not enough.
 
     Returns:
         The first result that `judge` returns.
@@ -98,7 +100,7 @@ def race(
         RuntimeError: an attempt raised an exception, or the processes of all attempts died.
         InputError: an attempt raised InputError.
     """
-    with _Race(context, prepare, turn, judge) as running:
+    with _Race(context, prepare, turn, judge, niceness) as running:
         return running.first_answer()
 
 
@@ -121,8 +123,10 @@ class _Race(Generic[A]):
         prepare: Callable[[int], A],
         turn: Turn[A],
         judge: Callable[[Result], Result | None],
+        niceness: int,
     ) -> None:
         self._judge = judge
+        self._niceness = niceness
         self._context = context
         self._prepare = prepare
         self._turn = turn
@@ -177,7 +181,7 @@ class _Race(Generic[A]):
             return
         if pid == 0:
             is_first = self._context.index == 0 and place == 0
-            run_and_exit(theirs, worker_pid, attempt, niceness=0 if is_first else _NICENESS)
+            run_and_exit(theirs, worker_pid, attempt, 0 if is_first else self._niceness)
         os.close(theirs)
         child = _Child(attempt, pid, ours, place, number)
         self._children[pid] = child
@@ -222,7 +226,7 @@ class _Race(Generic[A]):
         return _reason(status)
 
 
-def run_and_exit(fd: int, worker_pid: int, attempt: Attempt, niceness: int = 0) -> NoReturn:
+def run_and_exit(fd: int, worker_pid: int, attempt: Attempt, niceness: int) -> NoReturn:
     """Run the attempt in the child; never return into the worker's code."""
     try:
         _die_with(worker_pid)
