@@ -1,6 +1,6 @@
 """Whole jobs on whole nodes: schedulers of rigid, moldable, malleable and evolving jobs, and their simulator.
 
-Nouns: `job`, `speedup`. A policy (`policy`, `policies/`) sees what a scheduler may know, and gives orders;
-the simulator (`simulator`) holds the truth, and checks every action. Workloads come from `workload/`, results
-go to `metrics`.
+`job` and `speedup` describe jobs. A policy (`policy`, `policies/`) sees what a scheduler may know, and gives
+orders; the simulator (`simulator`) knows the truth, and checks every action. `workload/` reads and generates
+workloads; `metrics` evaluates schedules.
 """

@@ -1,4 +1,4 @@
-"""Checks of a policy's orders: the same rules for jobs in virtual time and for real ones."""
+"""Checks of a policy's orders: the same rules for simulated and for real jobs."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.policy import Policy, PolicyError, Running, Share, View, Wake
 
 _ID = attrgetter("id")
-#: the most resizes of a job, beyond one per node of the machine, between which it does no work and no job
-#: arrives, starts or ends
+#: greatest number, beyond the machine's number of nodes, of successive resizes of a job during which it does
+#: no work and no job arrives, starts or ends
 _ROUNDS_MAX = 1000
 
 
 class Checks:
-    """Checks of one policy's actions against its view.
+    """The checks of one policy's actions against its view.
 
-    An impossible action raises PolicyError with the names of policy and job, and the time. `numbers` are the
-    users' numbers of jobs, if these differ from ids.
+    An impossible action raises PolicyError, which names policy, job and time. `numbers`: job id -> number by
+    which users know the job, if they differ.
     """
 
     def __init__(self, policy: Policy, view: View, numbers: Mapping[int, int] | None = None) -> None:
         self._policy = policy
         self._view = view
         self._numbers = numbers or {}
-        #: by job: its rest of work and the numbers of jobs that wait and run, and the resizes since a change
+        #: job -> ((its work left [s], number of waiting jobs, number of running jobs) at its last resize,
+        #: number of its resizes in this state)
         self._rounds: dict[int, tuple[tuple[float, int, int], int]] = {}
 
     def error(self, job: int, what: str) -> PolicyError:
@@ -34,7 +35,7 @@ class Checks:
         return PolicyError(f"{self._policy.name}: job {number} {what} (at {self._view.now_s:g} s)")
 
     def place_in_queue(self, job: int) -> int:
-        """Return the place in the queue of a job to be started."""
+        """Return a job's place in the queue; the job must wait."""
         queue = self._view.queue
         place = bisect_left(queue, job, key=_ID)
         if place == len(queue) or queue[place].id != job:
@@ -47,7 +48,7 @@ class Checks:
             raise self.error(job.id, f"is started on {nodes} nodes; it runs on {job.low} to {job.high}")
 
     def resizable(self, job: int, kinds: tuple[Kind, ...]) -> Running:
-        """Return a running job of one of these kinds, whose number of nodes can be changed now."""
+        """Return the running job, which must be of one of these kinds and resizable now."""
         running = self._view.running.get(job)
         if running is None:
             raise self.error(job, "is resized, but does not run")
@@ -58,12 +59,12 @@ class Checks:
         return running
 
     def new_size(self, job: Job, nodes: int) -> None:
-        """Check that a running job can go on with this many nodes."""
+        """Check that a running job can run on this many nodes."""
         if not job.low <= nodes <= job.high:
             raise self.error(job.id, f"is to run on {nodes} nodes; it runs on {job.low} to {job.high}")
 
     def no_round(self, job: int, left_s: float) -> None:
-        """Check that a job is not resized again and again without work; `left_s` is its rest of work."""
+        """Check that a job is not resized again and again without working; `left_s`: its work left [s]."""
         state = left_s, len(self._view.queue), len(self._view.running)
         before, count = self._rounds.get(job, (state, 0))
         count = count + 1 if before == state else 1
@@ -72,7 +73,7 @@ class Checks:
             raise self.error(job, f"is resized {count} times and never works: decisions go round")
 
     def mates(self, job: Job, share: Share) -> list[Running]:
-        """Return the jobs whose nodes a waiting job will share."""
+        """Return the mates whose nodes a waiting job is to share."""
         if not job.is_malleable:
             raise self.error(job.id, f"is to be a guest, but is {job.kind.value}")
         if not 0.0 < share.factor < 1.0:
@@ -101,7 +102,7 @@ class Checks:
         return running
 
     def take(self, free: list[int], job: int, wanted: int | tuple[int, ...]) -> list[int]:
-        """Remove nodes from the free ones, by number (the last first) or by name; return them."""
+        """Remove nodes from `free`; return the removed ones. `wanted`: how many (the last ones), or which."""
         if isinstance(wanted, int):
             if not 0 < wanted <= len(free):
                 raise self.error(job, f"is to get {wanted} nodes; {len(free)} are free")
@@ -115,7 +116,7 @@ class Checks:
         return list(wanted)
 
     def wake_s(self, wake: Wake) -> float:
-        """Return when the policy must be asked again [s]."""
+        """Return the time [s] at which a policy wants to be woken, which must be to come."""
         if wake.at_s <= self._view.now_s:
             raise PolicyError(
                 f"{self._policy.name} wants to be woken at {wake.at_s:g} s, which has gone by "
@@ -125,5 +126,5 @@ class Checks:
 
 
 def count_of(wanted: int | tuple[int, ...]) -> int:
-    """Return how many nodes are meant by a number or a list."""
+    """Return the number of nodes of an action, which names a number or lists nodes."""
     return wanted if isinstance(wanted, int) else len(wanted)

@@ -1,7 +1,7 @@
-"""Clusters: nodes that jobs share, with amounts of several resources, used and free.
+"""Clusters whose nodes are shared by jobs: amounts of several resources on each node, and what is free.
 
-A job's `demand` is what each of its units needs on a node; several units, of one job or more, fit on a node
-while no resource runs out. A job without a demand has whole nodes.
+A job's `demand` is what each of its units needs on a node. Units of one or several jobs fit on a node
+together if each resource suffices for all of them. A job without a demand has whole nodes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """The nodes of a machine: names of resources, and the amount of each on each node."""
+    """The nodes of a machine: the resources' names, and by node the amounts of all resources."""
 
     resources: tuple[str, ...]
     capacities: tuple[tuple[float, ...], ...]
 
 
 class Room:
-    """Free resources of a cluster, by node and resource. Must not be changed by readers."""
+    """The free resources of a cluster, by node and resource. Policies must not change it, only a copy."""
 
     __slots__ = ("capacity", "left")
 
@@ -34,14 +34,14 @@ class Room:
         return Room(self.capacity, self.left.copy())
 
     def units(self, demand: Sequence[float]) -> NDArray[np.float64]:
-        """Return how many units of a demand fit on each node (whole numbers)."""
+        """Return, by node, how many units with this demand fit there (whole numbers)."""
         return units_in(self.left, demand, self.capacity)
 
     def place(self, count: int, demand: Sequence[float]) -> list[int] | None:
-        """Return nodes for `count` units, a node once per unit; None: not all fit.
+        """Return nodes for `count` units, each node once per unit; None: there is not room for all units.
 
-        Nodes without unneeded resources come first, among them those with the least left (best fit), so that
-        other units find room later.
+        Nodes with fewer unneeded kinds of resources come first; of equal ones, nodes with less left (best
+        fit). So the other nodes keep room for later units.
         """
         units = self.units(demand)
         if units.sum() < count:
@@ -55,17 +55,17 @@ class Room:
         return nodes
 
     def _shares_left(self) -> NDArray[np.float64]:
-        """Return the free share of all resources together, by node."""
+        """Return, by node, the sum of the free shares of its resources."""
         shares = np.divide(self.left, self.capacity, out=np.zeros_like(self.left), where=self.capacity > 0.0)
         return np.asarray(shares.sum(axis=1))
 
     def _needless(self, demand: Sequence[float]) -> NDArray[np.int64]:
-        """Return, by node, the number of resources that a unit does not need."""
+        """Return, by node, how many of its kinds of resources a unit does not need."""
         unneeded = [place for place, amount in enumerate(demand) if not amount]
         return np.asarray(np.count_nonzero(self.capacity[:, unneeded], axis=1))
 
     def has(self, nodes: Sequence[int], demand: Sequence[float]) -> bool:
-        """Tell whether a unit fits on each of these nodes, which may occur several times."""
+        """Tell whether one unit fits on each of these nodes; a node listed n times must have room for n."""
         counts = np.bincount(nodes, minlength=len(self.left))
         return bool((counts <= self.units(demand)).all())
 
@@ -85,7 +85,10 @@ class Room:
 def units_in(
     left: NDArray[np.float64], demand: Sequence[float], capacity: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return how many units fit into free amounts (..., resource); the result has one dimension less."""
+    """Return how many units fit into the free amounts `left`, an array whose last axis is the resource.
+
+    The result is an array without this axis.
+    """
     needed = [place for place, amount in enumerate(demand) if amount > 0.0]
     if not needed:
         idle: NDArray[np.bool_] = (left == capacity).all(axis=-1)

@@ -1,7 +1,7 @@
 """The cost of resizes: a job stands still for a while when its number of nodes changes.
 
-Measured on malleable jobs of several JVMs (the ElasticJobScheduler publication): on average, a grow order
-adds 3.8 nodes and takes 14.55 s, a shrink order releases 2.55 nodes and takes 7.41 s. `Redistribution` is
+The ElasticJobScheduler publication measured malleable jobs of several JVMs: on average, a grow order adds 3.8
+nodes and takes 14.55 s, a shrink order releases 2.55 nodes and takes 7.41 s. `Redistribution` implements
 equations 1 and 2 of the MEBF publication (policies/mebf.py).
 """
 
@@ -24,14 +24,14 @@ class ResizeCost(Protocol):
 
 
 class FreeResizes(msgspec.Struct, frozen=True):
-    """Resizes take no time."""
+    """Resizes that take no time."""
 
     def pause_s(self, job: Job, before: int, after: int) -> float:
         return 0.0
 
 
 class PerResize(msgspec.Struct, frozen=True):
-    """Each resize takes a fixed time [s]."""
+    """A fixed time [s] per resize."""
 
     grow_s: float
     shrink_s: float
@@ -41,7 +41,7 @@ class PerResize(msgspec.Struct, frozen=True):
 
 
 class PerNode(msgspec.Struct, frozen=True):
-    """Each node added or released takes a fixed time [s]."""
+    """A fixed time [s] per added or released node."""
 
     grow_s: float
     shrink_s: float
@@ -51,11 +51,11 @@ class PerNode(msgspec.Struct, frozen=True):
 
 
 class Redistribution(msgspec.Struct, frozen=True):
-    """Data move and processes start: `scale` times (T_dr + T_p) seconds.
+    """The time to redistribute data (T_dr) and to start processes (T_p): `scale` times (T_dr + T_p) seconds.
 
     From n to n' nodes, T_dr = alpha |n' - n| + beta / (n + n') and T_p = `spawn_s` |n' - n|. Each job has its
-    own alpha and beta, uniform between `least` and `most`, from `seed` and the job's id. `scale` and
-    `spawn_s` were not published.
+    own alpha and beta, drawn uniformly between `least` and `most` by `seed` and the job's id. The values of
+    `scale` and `spawn_s` were not published.
     """
 
     scale: float = 1.0
@@ -71,12 +71,12 @@ class Redistribution(msgspec.Struct, frozen=True):
 
 
 class Delays(msgspec.Struct, frozen=True):
-    """Delays [s] of real processes, which do not interrupt the work of jobs.
+    """The delays [s] of real processes; jobs work on during them.
 
-    `start_s`: from the decision to start a job until it computes. `ready_s`: from that decision until a
-    malleable job can be resized; until then it is shown as moldable. `grow_s`, `shrink_s`: from an order
-    until the new nodes compute, or the old ones are free. `end_s`: from the end of a job's work until its
-    nodes are free.
+    `start_s`: from the decision to start a job until it computes. `ready_s`: from the same decision until a
+    malleable job can be resized; until then the job is shown as moldable. `grow_s`: from an order until the
+    added nodes compute. `shrink_s`: from an order until the released nodes are free. `end_s`: from the end of
+    a job's work until its nodes are free.
     """
 
     start_s: float = 0.0
@@ -86,7 +86,7 @@ class Delays(msgspec.Struct, frozen=True):
     end_s: float = 0.0
 
 
-#: the delays in traces
+#: the delays of simulated traces
 NO_DELAYS = Delays()
 
 
@@ -96,7 +96,7 @@ def _alpha_and_beta(seed: int, job: int, least: float, most: float) -> tuple[flo
     return generator.uniform(least, most), generator.uniform(least, most)
 
 
-#: measured on jobs of several JVMs, see above
+#: the costs measured on jobs of several JVMs; see the module's docstring
 JVM_RESIZES = PerResize(14.55, 7.41)
 JVM_NODES = PerNode(3.8, 2.9)
 
@@ -104,8 +104,8 @@ JVM_NODES = PerNode(3.8, 2.9)
 def resize_cost_of(text: str) -> ResizeCost:
     """Parse a cost: `14.55:7.41` is seconds to grow and to shrink, `3.8:2.9/node` seconds per node.
 
-    One number is for both. `mebf`, `mebf:SCALE` to `mebf:SCALE:SPAWN_S:LEAST:MOST` is `Redistribution`.
-    Raises ValueError.
+    A single number applies to both. `mebf`, with up to four settings as in `mebf:SCALE:SPAWN_S:LEAST:MOST`,
+    is `Redistribution`. Raises ValueError.
     """
     if text == "mebf" or text.startswith("mebf:"):
         return _redistribution_of(text)

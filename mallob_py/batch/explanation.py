@@ -1,7 +1,7 @@
-"""Explanations of a job's start: its policy is simulated again, and watched while the job waits.
+"""Explanations of a job's start: its workload is simulated again, watching the policy while the job waits.
 
 This module knows no policy's rules. It records what the policy saw and did: how many nodes were free, which
-job was the head, which was started instead, which promise was given.
+job was the head, which other jobs were started, which start was promised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mallob_py.batch.simulator import EventOrder, Schedule, simulate
 
 
 class Hindrance(enum.Enum):
-    """The hindrances that held a job up at a decision."""
+    """The reasons why a decision did not start the job."""
 
     TOO_FEW_NODES = "too few nodes were free"
     FREE_TO_OTHERS = "nodes were free, and went to others"
@@ -27,7 +27,11 @@ class Hindrance(enum.Enum):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """A decision that left the job waiting. `shadow_s`: when the head can start by the estimates."""
+    """A decision that left the job waiting.
+
+    `place`: the job's place in the queue, from 1. `shadow_s`: when the head can start by the estimates.
+    `started`: the numbers of the jobs that the decision started.
+    """
 
     at_s: float
     hindrance: Hindrance
@@ -43,9 +47,9 @@ class Moment(msgspec.Struct, frozen=True):
 class Explanation(msgspec.Struct, frozen=True):
     """The explanation of one job; other jobs are named by number.
 
-    `moments`: decisions that left the job waiting. `ended_at_start`, `resized_at_start`: jobs that ended
-    before the decision that started it, or were resized by that. `overtaken_by`: jobs submitted later and
-    started earlier.
+    `moments`: decisions that left the job waiting. `ended_at_start`: jobs that ended just before the decision
+    that started it. `resized_at_start`: jobs that this decision resized. `overtaken_by`: jobs that were
+    submitted later and started earlier.
     """
 
     job: Job
@@ -68,7 +72,7 @@ def explain(
     costs: ResizeCost | None = None,
     order: EventOrder = EventOrder.BATCH,
 ) -> Explanation:
-    """Simulate the workload, watching the job of this number. Raises ValueError without it."""
+    """Simulate the workload; explain the start of the job with this number. Raises ValueError without it."""
     job = next((job for job in workload.jobs if job.number == number), None)
     if job is None:
         raise ValueError(f"there is no job {number} (or it was left out)")
@@ -94,7 +98,7 @@ def explain(
 
 
 class _Watch:
-    """A policy under watch."""
+    """A policy whose decisions are recorded while the job waits."""
 
     def __init__(self, policy: Policy, workload: Workload, job: Job) -> None:
         self.name = policy.name
@@ -123,7 +127,7 @@ class _Watch:
         return self._watched(view, place)
 
     def _watched(self, view: View, place: int) -> Iterator[Action]:
-        """Yield the actions of a decision one by one, while the view shows the effect of each."""
+        """Yield a decision's actions one by one, so that the view shows each effect, and record them."""
         job = self._job
         free = view.free
         departed = tuple(one.job.number for one in view.departed)
@@ -168,7 +172,7 @@ class _Watch:
 
 
 def _earliest(view: View, head: Job) -> float | None:
-    """Return when the head of the queue has its nodes, by estimates of running jobs."""
+    """Return when enough nodes are free for the queue's head, by the running jobs' estimates; None: never."""
     free = view.free
     if free >= head.low:
         return view.now_s

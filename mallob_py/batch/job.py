@@ -14,25 +14,25 @@ AnySpeedup = Linear | Power | Amdahl | Logarithmic | Downey
 
 
 class Kind(enum.Enum):
-    """The kinds of jobs: the user, the scheduler or the job determines the number of nodes."""
+    """The kinds of jobs, by who determines a job's number of nodes."""
 
-    #: the user
+    #: the user determines it
     RIGID = "rigid"
-    #: the scheduler, at its start
+    #: the scheduler determines it at the job's start
     MOLDABLE = "moldable"
-    #: the scheduler, at its start and while it runs
+    #: the scheduler determines it at the job's start, and changes it while the job runs
     MALLEABLE = "malleable"
-    #: the job itself, which asks while it runs
+    #: the job asks for other numbers of nodes while it runs
     EVOLVING = "evolving"
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):
-    """A job as known to a scheduler. Times are seconds; `nodes` is the preferred number, as asked for.
+    """A job as known to a scheduler. Times are seconds; `nodes` is the requested, preferred number of nodes.
 
-    `id` counts a workload's jobs from 0, in the order of submission; `number` is the job's own in its source.
-    `estimate_s` is the requested time on `nodes` nodes. `speedup` is the claimed one, which may be wrong.
-    `demand` is what each unit needs of a shared node's resources (see cluster.py); empty: a unit is a whole
-    node.
+    `id` counts a workload's jobs from 0, in the order of submission; `number` is the job's number in its
+    source. `estimate_s` is the requested time on `nodes` nodes. `speedup` is the claimed speedup, which may
+    be wrong. `demand` is what each unit needs of a shared node's resources (see cluster.py); empty: a unit is
+    a whole node.
     """
 
     id: int
@@ -50,12 +50,12 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def low(self) -> int:
-        """The fewest nodes on which it can run."""
+        """The smallest number of nodes on which the job can run."""
         return self.nodes if self.kind is Kind.RIGID else self.nodes_min or self.nodes
 
     @property
     def high(self) -> int:
-        """The most nodes that it can use."""
+        """The greatest number of nodes that the job can use."""
         return self.nodes if self.kind is Kind.RIGID else self.nodes_max or self.nodes
 
     @property
@@ -72,8 +72,10 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
 
 class Wish(msgspec.Struct, frozen=True, gc=False):
-    """An evolving job wants `nodes` nodes when `progress` (0 to 1) of its work is done; a malleable job has
-    work for at most so many from then on, if it has no `iterations`.
+    """A wish for `nodes` nodes, which comes up when the part `progress` (0 to 1) of the job's work is done.
+
+    An evolving job requests this number. A malleable job without `iterations` has work for at most this
+    number from then on.
     """
 
     progress: float
@@ -83,7 +85,7 @@ class Wish(msgspec.Struct, frozen=True, gc=False):
 class Truth(msgspec.Struct, frozen=True, gc=False):
     """The truth unknown to schedulers: run time [s] on the preferred number of nodes, and the true speedup.
 
-    With `iterations`, a malleable job can be resized only between two of these, which are of equal work.
+    A malleable job with `iterations` (of equal work) can be resized only between two of them.
     """
 
     run_s: float
@@ -93,7 +95,7 @@ class Truth(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
-    """A job of a source that can never run, and why. Times [s] and `nodes` as requested."""
+    """A job of a source that can never run, and the reason. Times [s] and `nodes` are as requested."""
 
     number: int
     submit_s: float
@@ -105,11 +107,11 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """Jobs by (submission, number), their truths in the same order, and the machine's number of nodes.
+    """Jobs sorted by (submission, number), their truths in the same order, the machine's number of nodes.
 
-    `left_out`: reasons for leaving out jobs of the source, with counts; `rejected`: these jobs; `remarks`:
-    how the source was understood. With a `cluster`, jobs share its nodes: they are rigid, and `Job.nodes`
-    counts their units.
+    `left_out`: (reason for leaving out jobs of the source, number of these jobs); `rejected`: the jobs left
+    out; `remarks`: how the source was understood. With a `cluster`, jobs share its nodes: they are rigid, and
+    `Job.nodes` counts their units.
     """
 
     jobs: Sequence[Job]
@@ -120,5 +122,5 @@ class Workload(msgspec.Struct, frozen=True):
     cluster: Cluster | None = None
     rejected: Sequence[Rejected] = ()
     remarks: tuple[str, ...] = ()
-    #: the first submission in the source's time [s]
+    #: the time of the first submission on the source's clock [s]
     origin_s: float = 0.0

@@ -1,6 +1,6 @@
 """The metrics of a schedule: waiting, turnaround, slowdown, utilisation, and the energy of its nodes.
 
-Times are seconds. Energy depends on the state of nodes: busy with a job, or idle.
+Times are seconds. A node's power depends on its state: busy with a job, or idle.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 
 from mallob_py.batch.simulator import Schedule
 
-#: least run time in the bounded slowdown
+#: the run time [s] that shorter jobs count with in the bounded slowdown
 SLOWDOWN_BOUND_S = 10.0
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """The metrics of one policy on one workload; means over its jobs.
+    """The metrics of one policy on one workload; times and slowdowns are means over its jobs.
 
-    `slowdown` is turnaround over the static run time, on the nodes that a job asks for: so a policy that
-    slows jobs down gains nothing by it, and one that speeds them up can come below 1. `stretched_slowdown` is
-    relative to the run time as changed by the policy. Both `bounded` ones take run times as at least 10 s,
-    and each job as at least 1. For rigid jobs on nodes of their own they are equal. `utilisation` is the
-    share of node-seconds that jobs held between the first submission and the last end (on shared nodes: of
-    the first resource).
+    `slowdown` is turnaround divided by the static run time, the one on the nodes that a job asks for: so a
+    policy that slows jobs down gains nothing by it, and a policy that speeds jobs up can come below 1.
+    `stretched_slowdown` is turnaround divided by the run time under the policy. Both bounded slowdowns count
+    run times below 10 s as 10 s, and a job's slowdown below 1 as 1. For rigid jobs on nodes of their own,
+    stretched slowdowns equal the others. `utilisation` is the share of node-seconds that jobs held between
+    the first submission and the last end (on shared nodes: the share of the first resource).
     """
 
     policy: str
@@ -48,7 +48,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 def metrics_of(schedule: Schedule) -> Metrics:
-    """Return means over all jobs of a schedule. Raises ValueError without jobs."""
+    """Return the metrics of a schedule. Raises ValueError if it has no jobs."""
     jobs = schedule.workload.jobs
     if not jobs:
         raise ValueError("there are no jobs")
@@ -79,7 +79,7 @@ def _bounded_slowdown(turnarounds: NDArray[np.float64], runs: NDArray[np.float64
 
 
 def _held_s(schedule: Schedule, ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return node-seconds of each job, over all its pieces; shared nodes count once."""
+    """Return summands whose sum is the jobs' node-seconds; those of shared nodes count once."""
     sizes = np.array(_sizes(schedule))
     last = (ends - np.asarray(schedule.piece_starts_s)) * sizes
     former = [(piece.end_s - piece.start_s) * len(piece.nodes) for piece in schedule.pieces]
@@ -88,7 +88,7 @@ def _held_s(schedule: Schedule, ends: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def _sizes(schedule: Schedule) -> Sequence[float]:
-    """Return how many nodes each job has; on shared nodes, its share of the first resource, in nodes."""
+    """Return each job's last number of nodes; in a cluster, its part of the first resource, in mean nodes."""
     cluster = schedule.workload.cluster
     if cluster is None:
         return [len(nodes) for nodes in schedule.allocations]
@@ -104,7 +104,10 @@ def _sizes(schedule: Schedule) -> Sequence[float]:
 
 
 class Apart(msgspec.Struct, frozen=True):
-    """Malleable jobs apart from all others: mean turnarounds [s] (None: no such jobs), and mean resizes."""
+    """The results of malleable jobs and of all others: mean turnarounds [s] of both (None: no such jobs).
+
+    `shrinks`, `grows`: mean numbers of a malleable job's resizes.
+    """
 
     malleable_s: float | None
     others_s: float | None
@@ -113,7 +116,7 @@ class Apart(msgspec.Struct, frozen=True):
 
 
 def apart_of(schedule: Schedule) -> Apart:
-    """Return the results of malleable jobs and of others."""
+    """Return the results of a schedule's malleable jobs and of its other jobs."""
     jobs = schedule.workload.jobs
     turnarounds = {
         is_malleable: [
@@ -145,14 +148,14 @@ def apart_of(schedule: Schedule) -> Apart:
 
 
 class NodePower(msgspec.Struct, frozen=True):
-    """The power of one node [W]."""
+    """The power [W] of one node, idle and busy."""
 
     idle_w: float = 100.0
     busy_w: float = 200.0
 
 
 class Energy(msgspec.Struct, frozen=True):
-    """Node-seconds and energy [J] of each state, from the first submission to the last end."""
+    """Node-seconds and energy [J] by state of nodes, from the first submission to the last end."""
 
     busy_node_s: float
     idle_node_s: float
@@ -165,7 +168,7 @@ class Energy(msgspec.Struct, frozen=True):
 
 
 def energy_of(schedule: Schedule, power: NodePower) -> Energy:
-    """Return the energy. Raises ValueError without jobs."""
+    """Return the energy of a schedule's nodes. Raises ValueError if the schedule has no jobs."""
     if not schedule.workload.jobs:
         raise ValueError("there are no jobs")
     begin_s = min(job.submit_s for job in schedule.workload.jobs)
@@ -175,10 +178,10 @@ def energy_of(schedule: Schedule, power: NodePower) -> Energy:
 
 
 def busy_of_jobs(schedule: Schedule) -> Sequence[float]:
-    """Return node-seconds of each job. A shared node is busy once, and divided among its jobs.
+    """Return the node-seconds of each job. The seconds of a shared node are divided among its jobs.
 
-    A guest and its mate divide it as they divide its cores; with several resources, each unit has an equal
-    part.
+    A guest and its mate divide a node's seconds as they divide its cores; in a cluster, each unit on a node
+    has an equal part.
     """
     busy = [0.0] * len(schedule.workload.jobs)
     if schedule.workload.cluster is not None:
@@ -194,7 +197,7 @@ def busy_of_jobs(schedule: Schedule) -> Sequence[float]:
 
 
 def _divide_by_units(schedule: Schedule, busy: list[float]) -> None:
-    #: (time, job, units added) by node
+    #: node -> (time [s], job, number of units that the job adds there or, if negative, removes)
     changes: dict[int, list[tuple[float, int, int]]] = {}
     for piece in schedule.all_pieces():
         for node, units in Counter(piece.nodes).items():

@@ -1,6 +1,4 @@
-"""The results of policies as one HTML file that needs nothing else: metrics, energy by node state,
-pictures.
-"""
+"""The results of policies as one self-contained HTML file: metrics, energy by state of nodes, pictures."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ class PolicyResult(msgspec.Struct, frozen=True):
 
 
 def page(title: str, results: Sequence[PolicyResult], power: NodePower) -> str:
-    """Return the whole page. Raises OSError if a picture cannot be read."""
+    """Return the page as HTML. Raises OSError if a picture cannot be read."""
     metrics = _table(
         ("policy", "jobs", "makespan [s]", "mean wait [s]", "longest wait [s]", "run time [s]",
          "turnaround [s]", "slowdown", "bounded slowdown", "stretched slowdown", "stretched, bounded",
@@ -66,12 +64,13 @@ def page(title: str, results: Sequence[PolicyResult], power: NodePower) -> str:
 <h1>{escape(title)}</h1>
 <h2>Metrics</h2>
 {metrics}
-<p>Means over the jobs. Slowdown is turnaround over the run time on the nodes that a job asks for; stretched:
-over the time that it ran under this policy; bounded: run times count as 10 s at least.</p>
+<p>Means over the jobs. Slowdown is turnaround divided by the run time on the nodes that a job asks for;
+stretched slowdown is turnaround divided by the run time under this policy. Bounded slowdowns count run times
+below 10 s as 10 s.</p>
 <h2>Energy</h2>
 {energy}
-<p>From the first submission to the last end, at {power.busy_w:g} W for a node that runs a job and
-{power.idle_w:g} W for one that does not.</p>
+<p>From the first submission to the last end, at {power.busy_w:g} W for each node that runs a job and
+{power.idle_w:g} W for each other node.</p>
 {pictures}</body>
 </html>
 """

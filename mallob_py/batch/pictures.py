@@ -1,7 +1,7 @@
 """Pictures of a schedule as SVG, by matplotlib (extra `plot`): Gantt chart, and nodes in use over time.
 
-Large schedules are aggregated, since a million boxes can be neither seen nor drawn: more than `BOXES_MAX`
-boxes become an image, and a curve has at most `STEPS` steps, each the exact mean over its time.
+Large schedules are simplified: more than `BOXES_MAX` boxes are drawn as one image of pixels. A curve has
+at most `STEPS` steps, each at the exact mean over its span of time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 
 
 def gantt(schedule: Schedule) -> str:
-    """Draw nodes over time: a box for each piece of a job, in the job's colour, or an image (see above)."""
+    """Draw nodes over time, with a box in the job's colour for each piece of each job."""
     figure, (axes,) = _figure(schedule, ["node"])
     begin_s, _, unit_s, _ = _span(schedule)
     boxes, jobs = boxes_of(schedule)
@@ -44,11 +44,11 @@ def gantt(schedule: Schedule) -> str:
 
 
 def utilisation(schedule: Schedule) -> str:
-    """Draw the nodes that run jobs, and below them the nodes that waiting jobs ask for, over time."""
+    """Draw two curves over time: the nodes that run jobs, and below, the nodes that waiting jobs ask for."""
     figure, (upper, lower) = _figure(schedule, ["nodes in use", "asked for by waiting jobs"])
     begin_s, end_s, unit_s, _ = _span(schedule)
     pieces = [(piece.start_s, piece.end_s, len(piece.nodes)) for piece in schedule.all_pieces()]
-    # Nodes shared by two jobs are in use once.
+    # A node that two jobs share must count once.
     pieces += [(span.start_s, span.end_s, -span.nodes) for span in schedule.shared]
     starts = zip(schedule.workload.jobs, schedule.starts_s, strict=True)
     waits = [(job.submit_s, start_s, job.nodes) for job, start_s in starts]
@@ -61,7 +61,7 @@ def utilisation(schedule: Schedule) -> str:
 
 
 def boxes_of(schedule: Schedule) -> tuple[Floats, NDArray[np.int64]]:
-    """Return boxes as rows (begin [s], end [s], first node, node behind the last), and their jobs."""
+    """Return the boxes as rows (begin [s], end [s], first node, last node + 1), and the job of each box."""
     boxes, jobs = list[tuple[float, float, int, int]](), list[int]()
     for piece in schedule.all_pieces():
         for first, last in intervals(piece.nodes):
@@ -71,7 +71,7 @@ def boxes_of(schedule: Schedule) -> tuple[Floats, NDArray[np.int64]]:
 
 
 def mean_over_steps(spans: Floats, edges: Floats) -> Floats:
-    """Return the mean within each step of the sum of spans (begin, end, amount)."""
+    """Add up spans (begin, end, amount) over time; return the mean sum between neighbouring `edges`."""
     times = np.concatenate((spans[:, 0], spans[:, 1]))
     order = times.argsort()
     times, changes = times[order], np.concatenate((spans[:, 2], -spans[:, 2]))[order]
@@ -81,7 +81,7 @@ def mean_over_steps(spans: Floats, edges: Floats) -> Floats:
 
 
 def _figure(schedule: Schedule, labels: Sequence[str]) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure with axes over the time of the schedule, one below the other."""
+    """Return a figure with one row of axes per label, all over the time of the schedule."""
     begin_s, end_s, unit_s, unit = _span(schedule)
     figure = Figure(figsize=(9.6, 4.8), layout="constrained")
     figure.suptitle(schedule.policy, parse_math=False)
@@ -95,13 +95,13 @@ def _figure(schedule: Schedule, labels: Sequence[str]) -> tuple[Figure, Sequence
 
 def _svg(figure: Figure) -> str:
     text = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": "mallob-py"}):  # so that the same schedule has the same picture
+    with mpl.rc_context({"svg.hashsalt": "mallob-py"}):  # same schedule, same file
         figure.savefig(text, format="svg", dpi=150, metadata={"Date": None})
     return text.getvalue()
 
 
 def _span(schedule: Schedule) -> tuple[float, float, float, str]:
-    """Return begin and end of a schedule, and the unit of its time in seconds and as a word."""
+    """Return begin and end [s] of a schedule, and a unit for its time axis: its seconds and its name."""
     begin_s, end_s = min(job.submit_s for job in schedule.workload.jobs), max(schedule.ends_s)
     for unit_s, unit in ((_DAY_S, "days"), (_HOUR_S, "h")):
         if end_s - begin_s > 3 * unit_s:

@@ -2,11 +2,11 @@
 
 A policy is an object with a name and a method `decide(view)` that returns actions, which the simulator
 carries out in their order, at the time of the view. A generator's actions are carried out one by one, so that
-the generator sees the effect of each in the view. (The view tells the changes since the last decision only
-until the first action.) A policy may remember its views, but must not use any other information. A run
-begins with `begin`. Impossible actions raise `PolicyError`.
+the generator sees the effect of each in the view. (`arrived`, `departed` and `ended` of the view are reset
+before the first action is carried out.) A policy may remember what its views showed, but must not use any
+other information. A run begins with `begin`. Impossible actions raise `PolicyError`.
 
-A policy of one's own is a class with the methods of `Policy`, in a package with an entry point:
+To add a policy, write a class with the methods of `Policy`, in a package with an entry point:
 
     [project.entry-points."mallob_py.policies"]
     mine = "my_package:MyPolicy"
@@ -27,7 +27,8 @@ from mallob_py.batch.job import Job
 class Start(msgspec.Struct, frozen=True, gc=False):
     """Start a waiting job, on a number of nodes or on a list of nodes.
 
-    Where nodes are shared: a number of units, or one unit on each listed node, which may occur several times.
+    Where nodes are shared, `nodes` is the number of units, or lists the node of each unit (repeatedly for
+    several units).
     """
 
     job: int
@@ -35,7 +36,7 @@ class Start(msgspec.Struct, frozen=True, gc=False):
 
 
 class Resize(msgspec.Struct, frozen=True, gc=False):
-    """Resize a running malleable job, at its next resize point, to a number or a list of nodes."""
+    """Change a running malleable job's nodes, at its next resize point, to a number or a list of nodes."""
 
     job: int
     nodes: int | tuple[int, ...]
@@ -54,14 +55,14 @@ class Share(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reserve(msgspec.Struct, frozen=True, gc=False):
-    """A recorded promise that a waiting job starts at this time [s] at the latest."""
+    """Record the promise that a waiting job starts at this time [s] at the latest."""
 
     job: int
     at_s: float
 
 
 class Wake(msgspec.Struct, frozen=True, gc=False):
-    """Request a decision at this time [s], whether or not there are events before."""
+    """Request a decision at this time [s], even if no event happens at it."""
 
     at_s: float
 
@@ -76,7 +77,7 @@ def check_choice(setting: str, value: str, known: Sequence[str]) -> None:
 
 
 class PolicyError(Exception):
-    """An error: a policy's action is impossible. The text names policy, job and time."""
+    """A policy's action is impossible. The error's text names policy, job and time."""
 
 
 class Running:
@@ -101,21 +102,21 @@ class Running:
     ) -> None:
         self.job = job
         self.start_s = start_s
-        #: the numbers of its nodes, in the order in which the job got them
+        #: the numbers of the job's nodes, in the order in which the job got them
         self.nodes = nodes
-        #: the estimated end, by the user's estimate and the claimed speedup
+        #: the end [s] of the job by the user's estimate and the claimed speedup
         self.estimated_end_s = estimated_end_s
-        #: the number of jobs that were started before
+        #: a number that grows from start to start
         self.order = order
-        #: the ordered number of nodes until the job has it; None if there is no order
+        #: the ordered number of nodes, as long as the job does not have it; None: no such order
         self.target: int | None = None
-        #: the time of the last resize or order; None: there was none
+        #: the time [s] of the last order to resize the job; None: no order yet
         self.resized_s: float | None = None
-        #: the time until which the job stands still for its last resize
+        #: the time [s] until which the job stands still because of its last resize
         self.still_until_s = start_s
-        #: the guest on its nodes, if any
+        #: the guest on the job's nodes, if any
         self.guest: Running | None = None
-        #: of a guest: the running mates, and the guest's share of their cores
+        #: if the job is a guest: its running mates, and its share of their cores
         self.mates: list[Running] = []
         self.factor = 1.0
 
@@ -125,7 +126,7 @@ class Running:
 
     @property
     def freed(self) -> int:
-        """Return the nodes that become free at the job's end; a guest leaves its mates' nodes to them."""
+        """Return how many nodes become free at the job's end; a guest's mates keep their nodes."""
         return len(self.nodes) - (self.shared if self.mates else 0)
 
     @property
@@ -135,7 +136,7 @@ class Running:
 
 
 class View:
-    """The view of a scheduler. A policy must not change it, nor keep it, as it changes after the decision."""
+    """The view of a scheduler. A policy must neither change nor keep it: it changes after the decision."""
 
     __slots__ = (
         "arrived",
@@ -167,27 +168,27 @@ class View:
         self.queue: Sequence[Job] = []
         #: the running jobs, by id
         self.running: Mapping[int, Running] = {}
-        #: (estimated end, order, running job), sorted
+        #: (estimated end [s], order, running job) of all running jobs, sorted
         self.ends: Sequence[tuple[float, int, Running]] = []
-        #: the number of jobs at the end of `queue` that are new since the last decision
+        #: the number of jobs at the end of `queue` that have arrived since the last decision
         self.arrived = 0
         #: the jobs that have ended since the last decision
         self.departed: Sequence[Running] = ()
-        #: whether anything else has changed since: a job has ended, has changed its size, or can be resized
-        #: again
+        #: whether more than arrivals has changed since the last decision: a job has ended, has changed its
+        #: size or has become resizable, or a requested wake was due
         self.ended = True
-        #: the free room of nodes that jobs share; None where they share none
+        #: the free resources of nodes that jobs share; None: each job has its own nodes
         self.room: Room | None = None
-        #: the number of nodes by job: that an evolving job requests, or that a malleable job has work for
+        #: job -> number of nodes that an evolving job requests, or that a malleable job has work for
         self.wishes: Mapping[int, int] = {}
 
 
 class Policy(Protocol):
-    """A policy, see the module's text. `wants_all_arrivals`: it is also asked if no new job fits.
+    """A policy; see the module's docstring. With `wants_all_arrivals`, it is also asked if no new job fits.
 
     With a true attribute `wants_resize_points`, it is also asked whenever a malleable job is between two
     iterations. With `shares_nodes`, it is unsuitable for real jobs (`live`), which have nodes of their own;
-    with `shares_cores` as well, it is suitable for jobs that are bound to cores.
+    with `shares_cores` as well, it is suitable for real jobs that are bound to cores.
     """
 
     name: str

@@ -1,8 +1,9 @@
 """The policies, and their construction from a text such as `easy:depth=10,extra=no`.
 
 Policies are found through the entry-point group `mallob_py.policies`. The settings behind the colon are
-keyword arguments of the class, of the types in its constructor. Any policy also accepts `learn`: `queue` (or
-yes) or `user`, whose ended jobs then predict the run times of further jobs.
+keyword arguments of the policy's constructor, converted to the types that it declares. Any policy also
+accepts `learn=queue` (or `yes`) and `learn=user`: ended jobs of the same queue or user then predict run
+times.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _SWITCH = {"yes": True, "true": True, "on": True, "no": False, "false": False, "
 
 
 class PolicyTextError(ValueError):
-    """An error: a text names no policy. One line states the reason."""
+    """A text names no policy, or has a wrong setting. The error's text is the reason in one line."""
 
 
 def policy_names() -> tuple[str, ...]:
@@ -27,7 +28,7 @@ def policy_names() -> tuple[str, ...]:
 
 
 def policy_of(text: str) -> Policy:
-    """Return the policy that a text names, with the text as its name. Raises PolicyTextError."""
+    """Return the policy that a text describes; its name is the text. Raises PolicyTextError."""
     name, _, settings = text.partition(":")
     found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == name]
     if not found:
@@ -50,9 +51,9 @@ def shares_cores(policy: Policy) -> bool:
 
 
 def policy_for(text: str, binds: bool = False) -> Policy:
-    """Make the policy of a text for real jobs, which have nodes of their own. Raises PolicyTextError.
+    """Return the policy that a text describes, for real jobs. Raises PolicyTextError.
 
-    `binds`: jobs are bound to cores, so that they can share nodes all the same.
+    Real jobs do not share nodes, unless `binds` says that they are bound to cores.
     """
     policy = policy_of(text)
     if getattr(policy, "shares_nodes", False) and not (binds and shares_cores(policy)):
@@ -65,7 +66,7 @@ def policy_for(text: str, binds: bool = False) -> Policy:
 
 
 def _learns(make: Any, settings: str) -> tuple[By | None, str]:
-    """Return by what run times are learnt (None: not at all), and the other settings. Raises ValueError."""
+    """Return whose ended jobs predict run times (None: no jobs), and other settings. Raises ValueError."""
     items = list(filter(None, settings.split(",")))
     said = [item.partition("=")[2].strip().lower() for item in items if _is_learn(item)]
     if not said or "learn" in inspect.signature(make).parameters:

@@ -29,13 +29,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _PERIOD_S = 0.3
-#: a function that gets a run's place, the elapsed share of the submissions' time, and the number of waiting
-#: jobs
+#: a function that is told a run's index, the elapsed share of the submissions' time, and how many jobs wait
 Tell = Callable[[int, float, int], None]
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """The settings that all runs share. `folder`: where schedules and pictures are written, if set."""
+    """The settings that all runs share. `folder`: where to write schedules and pictures; None: nowhere."""
 
     workload: Workload
     order: EventOrder
@@ -45,9 +44,9 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def side_by_side(setting: Setting, policies: Sequence[str], processes: int | None) -> list[PolicyResult]:
-    """Return the result of each policy, in the order of the policies.
+    """Simulate the workload under each policy; return the results in the order of `policies`.
 
-    Raises the error of a run, and BrokenProcessPool if a run is killed from outside.
+    Raises the error that a run raised, and BrokenProcessPool if a run is killed from outside.
     """
     folders = [setting.folder and setting.folder / name for name in folder_names(policies)]
     processes = min(processes or os.cpu_count() or 1, len(policies))
@@ -69,12 +68,12 @@ def side_by_side(setting: Setting, policies: Sequence[str], processes: int | Non
                     bars.tell(*news.get())
             return [future.result() for future in futures]
         finally:
-            # After an error, no further run begins.
+            # After an error, no further run must begin.
             pool.shutdown(cancel_futures=True)
 
 
 def folder_names(policies: Iterable[str]) -> list[str]:
-    """Return a name for each policy that is valid on all file systems: easy:depth=10 is easy-depth-10."""
+    """Return a folder name for each policy, valid on all file systems: easy-depth-10 for easy:depth=10."""
     names = list[str]()
     for text in policies:
         name = plain = re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-.")
@@ -93,7 +92,7 @@ _there: tuple[Setting, Tell]
 
 
 def _begin(setting: Setting, news: SimpleQueue[tuple[int, float, int]]) -> None:
-    """Set up a run's process. Ctrl-C reaches all processes; this one must end without a message."""
+    """Set up a process for runs. Ctrl-C reaches this process too, which must then end without a message."""
     global _there
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _there = setting, lambda *told: news.put(told)
@@ -113,7 +112,7 @@ def _play(setting: Setting, tell: Tell, place: int, policy: str, folder: Path | 
 
 
 def _written(schedule: Schedule, folder: Path, power: NodePower) -> Sequence[Path]:
-    """Write the files of a schedule; return its pictures, none without matplotlib. Raises OSError."""
+    """Write a schedule's files; return the paths of its pictures (none without matplotlib)."""
     from mallob_py.batch.schedule_files import write_schedule
 
     write_schedule(schedule, folder, power)
@@ -157,7 +156,7 @@ class _WithProgress:
 
 
 class _Bars:
-    """A bar for each policy, on a terminal only."""
+    """Progress bars, one for each policy; shown only if stderr is a terminal."""
 
     def __init__(self, policies: Sequence[str]) -> None:
         self._policies = policies
@@ -169,7 +168,7 @@ class _Bars:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-            # No thread refreshes the bar, since processes are forked meanwhile.
+            # No thread must refresh the bars, because processes are forked meanwhile.
             self._progress = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),

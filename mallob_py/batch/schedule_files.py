@@ -1,8 +1,8 @@
 """Schedules as files for other programs: Batsim 5's `jobs.csv` and `schedule.json`, pieces of jobs, SWF.
 
-evalys and other tools read these files. A resized job does not fit its single row in `jobs.csv`: the row
-contains its last nodes, and `allocations.csv` has a row for each piece of its life. Times are seconds, energy
-is in joules, nodes are sets of intervals such as "0-3 7".
+evalys and other tools read these files. `jobs.csv` has one row per job, which contains a resized job's last
+nodes; `allocations.csv` has a row for each piece of a job. Times are seconds, energy is in joules, nodes are
+sets of intervals such as "0-3 7".
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def write_schedule(schedule: Schedule, folder: Path, power: NodePower) -> None:
 
 
 def interval_set(nodes: Sequence[int]) -> str:
-    """Return numbers as intervals: 0, 1, 2, 7 are "0-2 7"."""
+    """Return the text of node numbers as intervals: "0-2 7" for 0, 1, 2, 7."""
     return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in intervals(nodes))
 
 
 def intervals(nodes: Sequence[int]) -> list[tuple[int, int]]:
-    """Yield the first and the last of each unbroken sequence of numbers."""
+    """Return (first, last) of each unbroken sequence of node numbers."""
     if not nodes:
         return []
     ordered = np.sort(np.asarray(nodes))
@@ -64,7 +64,7 @@ def intervals(nodes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def write_swf(schedule: Schedule, path: Path) -> None:
-    """Write the schedule as SWF; a resized job has its mean number of nodes. Raises OSError."""
+    """Write a schedule as SWF, with the mean number of nodes of each resized job. Raises OSError."""
     jobs = schedule.workload.jobs
     held_s = [0.0] * len(jobs)
     for piece in schedule.all_pieces():
@@ -118,7 +118,7 @@ def _job_rows(schedule: Schedule, power: NodePower) -> Iterable[tuple[object, ..
 
 
 def _rejected_rows(schedule: Schedule) -> Iterable[tuple[object, ...]]:
-    """Return rows in Batsim's form: columns of an event that did not happen are empty."""
+    """Yield the rows of rejected jobs as Batsim does: columns of what did not happen are empty."""
     name = schedule.workload.name or "workload"
     for job in schedule.workload.rejected:
         yield (
@@ -136,7 +136,7 @@ def _metadata(job: Job | Rejected) -> str:
 
 
 def _summary(schedule: Schedule, power: NodePower) -> dict[str, object]:
-    """Return the keys of Batsim's file that apply here."""
+    """Return the content of `schedule.json`: those of Batsim's keys that apply here, and a few of our own."""
     metrics, energy = metrics_of(schedule), energy_of(schedule, power)
     rejected = len(schedule.workload.rejected)
     turnarounds = [
@@ -184,7 +184,7 @@ def _write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[objec
 
 
 def _number(value: float) -> str:
-    """Format a number: whole ones without a point, others to the microsecond."""
+    """Format a whole number without a point, another number with at most six decimals."""
     return str(int(value)) if value == int(value) else f"{value:.6f}".rstrip("0").rstrip(".")
 
 

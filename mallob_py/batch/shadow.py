@@ -23,8 +23,8 @@ def shadow_of(
 ) -> tuple[float, int]:
     """Return the time at which `need` nodes are free, and the number of nodes beyond `need` at that time.
 
-    At present, `free` nodes are free. `ends`: times [s], in ascending order, at which jobs leave numbers of
-    nodes. `starting`: jobs that start now on numbers of nodes, and are not in `ends`.
+    `free` nodes are free now. `ends`: (time [s], number of nodes that a job leaves then), by ascending time.
+    `starting`: (job that starts now, its number of nodes); `ends` must not contain these jobs.
     """
     new = sorted((now_s + job.estimate_on(size), size) for job, size in starting)
     shadow_s = now_s

@@ -1,18 +1,19 @@
 """A batch system in virtual time.
 
 Only the simulator knows the truth: run times, true speedups, and resize points of jobs. A job's progress is
-piecewise linear (work left, rate), so that a change of its nodes is one re-timing. Work is counted in seconds
-on the preferred number of nodes. Policies see a `View`, whose types cannot contain the truth, and every
-action is checked.
+piecewise linear (work left, rate), so a change of its nodes moves only one event. Work is counted in seconds
+on the preferred number of nodes. Policies see a `View`, whose types cannot contain the truth; the simulator
+checks every action.
 
 Event order at equal times: `EventOrder.BATCH` processes all ends, then all submissions, then one decision.
-`EventOrder.PYSS` follows the simulator pyss: submissions before ends, a decision after each event, and after
-a submission only if its job fits or the policy wants all submissions. `EventOrder.ELASTISIM` follows the
-simulator ElastiSim: a decision after each event, wakes first.
+`EventOrder.PYSS` follows the simulator pyss: it processes submissions before ends, and asks for a decision
+after each end, and after a submission if its job fits or the policy wants all submissions.
+`EventOrder.ELASTISIM` follows the simulator ElastiSim: wakes come first, and a decision follows each event.
 
-A policy with `wants_resize_points` is asked whenever a malleable job with iterations is between two of them.
-Its order for this job takes effect at once, and the next decision sees the nodes freed by it. After the last
-resize point, an order holds its new nodes until the job ends; such an order of any other policy is ignored.
+A policy with `wants_resize_points` is asked whenever a malleable job is between two of its iterations. An
+order for this job takes effect at once, and the next decision sees the nodes that the order has freed. An
+order after the job's last resize point only keeps its new nodes from other jobs until the job ends; such an
+order of a policy without `wants_resize_points` is ignored.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ from mallob_py.batch.policy import (
 )
 from mallob_py.batch.wishes import bounded, grants
 
-#: the distance from a whole number within which a number of iterations counts as whole
+#: a number of iterations counts as whole if it is at most this far from a whole number
 _ROUNDING = 1e-9
-#: bounds of a simulation: each node is an object, and larger times are too coarse
+#: upper bounds of a simulation: each node is an object in memory, and larger times are too coarse
 NODES_MAX = 10_000_000
 TIME_MAX_S = 1e12
 
 
 class EventOrder(enum.Enum):
-    """The order of events at equal times, see the module's text."""
+    """The order of events at equal times; see the module's docstring."""
 
     BATCH = "batch"
     PYSS = "pyss"
@@ -60,16 +61,16 @@ class EventOrder(enum.Enum):
 
 
 class Imbalance(enum.Enum):
-    """The speed of a job that has different numbers of cores on its nodes."""
+    """The speed of a job that has more cores on some of its nodes than on others."""
 
-    #: the speed of all its cores together, as the job balances its load
+    #: the job balances its load: its speed is that of all its cores together
     IDEAL = "ideal"
-    #: the speed that its slowest node permits
+    #: the job waits for its slowest node, which determines its speed
     WORST = "worst"
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """A part of a job's life, on nodes that stay the same."""
+    """A part of a job's run, during which its nodes stay the same."""
 
     job: int
     start_s: float
@@ -78,7 +79,7 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 class SharedSpan(msgspec.Struct, frozen=True, gc=False):
-    """A span of time in which a guest has the share `factor` of the cores of a mate's nodes."""
+    """A span of time in which `guest` has the share `factor` of the cores of the nodes of `mate`."""
 
     guest: int
     mate: int
@@ -91,8 +92,8 @@ class SharedSpan(msgspec.Struct, frozen=True, gc=False):
 class Schedule(msgspec.Struct, frozen=True):
     """The schedule of a workload: for each job its start and end [s], and the nodes of its last piece.
 
-    `pieces`: the earlier pieces of resized jobs. `promises`: the earliest reservation of each job, if any.
-    `shared`: the spans in which jobs shared nodes.
+    `pieces`: the earlier pieces of resized jobs. `promises`: job -> the start [s] that its first reservation
+    promised. `shared`: the spans in which jobs shared nodes.
     """
 
     workload: Workload
@@ -108,7 +109,7 @@ class Schedule(msgspec.Struct, frozen=True):
     shared: Sequence[SharedSpan] = ()
 
     def all_pieces(self) -> Iterator[Piece]:
-        """Yield the pieces of all jobs: the earlier ones, then the last one of each."""
+        """Yield the pieces of all jobs: first all earlier pieces, then the last piece of each job."""
         yield from self.pieces
         for job, (start_s, end_s, nodes) in enumerate(
             zip(self.piece_starts_s, self.ends_s, self.allocations, strict=True)
@@ -126,11 +127,12 @@ def simulate(
     imbalance: Imbalance = Imbalance.IDEAL,
     delays: Delays | Sequence[Delays] = NO_DELAYS,
 ) -> Schedule:
-    """Simulate a workload on a machine of `nodes` nodes (0: the workload's number).
+    """Simulate a workload on a machine of `nodes` nodes (0: the workload's number of nodes).
 
-    `imbalance` applies to guests whose nodes are only partly shared. `delays` are those of real processes,
-    for all jobs or for each, in the order of events `BATCH`. Raises PolicyError for an impossible action,
-    ValueError for a job that can never run on this machine, and above NODES_MAX and TIME_MAX_S.
+    `imbalance` applies to guests that share some of their nodes and have others alone. `delays`: the delays
+    of real processes, one for all jobs or one for each job; they need `EventOrder.BATCH`. Raises PolicyError
+    for an impossible action, and ValueError for a job that can never run on this machine and for a number of
+    nodes or a time above NODES_MAX or TIME_MAX_S.
     """
     if delays != NO_DELAYS and order is not EventOrder.BATCH:
         raise ValueError("there are delays in the order of events `batch` only")
@@ -183,28 +185,29 @@ class _Run:
         self._piece_starts = [math.nan] * count
         self._pieces: list[Piece] = []
         self._promises: dict[int, float] = {}
-        #: of running jobs: work left [s] at a time [s] (it then decreases at the job's rate)
+        #: by running job: the work left [s] at the time `_since` [s], and the rate at which it then decreases
         self._left = [0.0] * count
         self._since = [0.0] * count
         self._rate = [1.0] * count
-        #: (time, number, job): due events; an event is void if its number is not the job's
+        #: planned events as a heap of (time [s], event number, job); an event is void if its number differs
+        #: from `_valid[job]`
         self._due: list[tuple[float, int, int]] = []
         self._number = 0
         self._valid = [0] * count
         self._asks_at_points = getattr(policy, "wants_resize_points", False)
         self._shares_cores = getattr(policy, "shares_cores", False)
-        #: numbers of remaining iterations of running jobs whose resize points matter
+        #: running job at whose resize points the policy is asked -> number of iterations left
         self._iterations_left: dict[int, int] = {}
-        #: free nodes ordered for a job after its last resize point, kept until its end
+        #: job -> nodes that were ordered for the job after its last resize point, and kept until its end
         self._never_taken: dict[int, list[int]] = {}
-        #: nodes that a job gets at its next due event
+        #: job -> nodes that the job has after its next planned event
         self._taking: dict[int, list[int]] = {}
-        #: (time, job): malleable jobs that cannot be resized before
+        #: malleable jobs that cannot be resized yet, as a heap of (time [s] from which they can, job)
         self._unready: list[tuple[float, int]] = []
-        #: the number of an evolving job's wishes so far
+        #: job -> number of the job's wishes that have come up so far
         self._told: dict[int, int] = {}
         self._shared: list[SharedSpan] = []
-        #: times at which guests have joined
+        #: guest -> time [s] at which it joined its mates
         self._joined: dict[int, float] = {}
         self._wake_s = math.inf
         self._resizes = 0
@@ -251,8 +254,7 @@ class _Run:
             if self._wake_s < now:
                 now = self._wake_s
             view.now_s = now
-            # A due event of a resized job is void and must cause no decision, which would reveal its run
-            # time.
+            # A void event must cause no decision, which would reveal the job's run time.
             happens = self._wake_s <= now
             if happens:
                 self._wake_s = math.inf
@@ -270,7 +272,7 @@ class _Run:
             while arrived < count and jobs[arrived].submit_s <= now:
                 self._queue.append(jobs[arrived])
                 arrived += 1
-            view.arrived += arrived - before  # all waiting jobs if the policy has begun anew
+            view.arrived += arrived - before  # added: `arrived` counts all waiting jobs after a new `begin`
             view.ended |= happens
             if arrived > before or happens:
                 self._decide()
@@ -309,11 +311,11 @@ class _Run:
         self._refuse_leftovers()
 
     def _decide(self) -> None:
-        """Ask the policy; ask again for as long as granted wishes free nodes."""
+        """Ask the policy; ask it again while granted wishes free nodes."""
         view, is_asked = self._view, True
         while is_asked:
             actions = iter(self._policy.decide(view))
-            # A generator reads the view only now.
+            # Only `next` makes a generator read the view.
             action = next(actions, None)
             view.arrived = 0
             view.ended = False
@@ -324,9 +326,9 @@ class _Run:
             is_asked = bool(self._wishes) and self._grant()
 
     def _grant(self) -> bool:
-        """Grant unanswered wishes where possible, and tell whether nodes have become free.
+        """Grant unanswered wishes where possible; return whether a grant has freed nodes.
 
-        After a grant, the policy begins its plans anew.
+        After a grant, the policy must begin its plans anew.
         """
         granted, free = False, self._view.free
         for resize in grants(self._view):
@@ -344,7 +346,7 @@ class _Run:
     # --- ends and resize points ---------------------------------------------------------------
 
     def _pass_resize_point(self, job: int) -> None:
-        """Ask the policy; then resize the job as ordered now or before."""
+        """Ask the policy; then resize the job if it has an order, from now or from earlier."""
         left = self._iterations_left[job] = self._iterations_left[job] - 1
         truth = self._truths[job]
         self._left[job], self._since[job] = left / truth.iterations * truth.run_s, self._view.now_s
@@ -355,7 +357,7 @@ class _Run:
             self._plan(job)
 
     def _plan(self, job: int) -> None:
-        """Plan the next event of a job's life: a resize point, a wish, or its end."""
+        """Plan a running job's next event: a resize point, a wish, or its end."""
         if job in self._iterations_left:
             if self._iterations_left[job] > 1:
                 self._plan_resize_point(job)
@@ -364,14 +366,14 @@ class _Run:
             del self._iterations_left[job]
         truth = self._truths[job]
         if truth.wishes and (told := self._told.get(job, 0)) < len(truth.wishes):
-            # A wish before the last resize point comes after it.
+            # A wish that was due before the last resize point comes up now.
             left = max(0.0, self._left[job] - (1.0 - truth.wishes[told].progress) * truth.run_s)
             self._schedule(job, self._since[job] + left / self._rate[job])
         else:
             self._schedule(job, self._end_s(job))
 
     def _end_s(self, job: int) -> float:
-        """Return the time [s] at which a running job ends without further changes."""
+        """Return the time [s] at which a running job ends if nothing changes before."""
         return self._since[job] + self._left[job] / self._rate[job] + self._delays[job].end_s
 
     def _plan_resize_point(self, job: int) -> None:
@@ -399,7 +401,7 @@ class _Run:
             self._end(job)
 
     def _get_ready(self, job: int) -> bool:
-        """Make a job resizable from now on. Return whether it still runs."""
+        """Make a job resizable from now on; return whether the job still runs."""
         if (running := self._running.get(job)) is None:
             return False
         running.job = self._jobs[job]
@@ -407,7 +409,7 @@ class _Run:
         return True
 
     def _show_bound(self, job: int) -> None:
-        """Adapt the shown job to its wish, if it is malleable, and to its size."""
+        """Adapt the job that policies see to its wish and its size, if it is shown as malleable."""
         running, own = self._running[job], self._jobs[job]
         if job in self._wishes and running.job.is_malleable:
             running.job = bounded(own, self._wishes[job], running.size)
@@ -431,7 +433,7 @@ class _Run:
         self._wishes.pop(job, None)
 
     def _forget_last_piece(self, job: int) -> None:
-        """Remove a piece without duration: the job was resized at the time of its end."""
+        """Remove a job's last piece, which has no duration: the job was resized at the time of its end."""
         for place in reversed(range(len(self._pieces))):
             piece = self._pieces[place]
             if piece.job == job:
@@ -443,7 +445,7 @@ class _Run:
         self._free += running.nodes
 
     def _bring_up_to_date(self, job: int) -> None:
-        """Account for the work done; a job that stands still has done none."""
+        """Subtract the work that a job has done since the last call; a job standing still does none."""
         elapsed_s = self._view.now_s - self._since[job]
         if elapsed_s > 0.0:
             self._left[job] = max(0.0, self._left[job] - elapsed_s * self._rate[job])
@@ -482,7 +484,7 @@ class _Run:
         self._plan(number)
 
     def _launch(self, place: int, nodes: list[int], estimate_s: float) -> Running:
-        """Make a waiting job run; its next event must be planned afterwards."""
+        """Make the waiting job at this place in the queue run; the caller must then plan its next event."""
         job = self._queue.pop(place)
         number = job.id
         now, size = self._view.now_s, len(nodes)
@@ -502,7 +504,7 @@ class _Run:
         return running
 
     def _nodes_for(self, job: int, wanted: int | tuple[int, ...]) -> list[int]:
-        """Remove nodes from the free ones for a job."""
+        """Take nodes for a job from the free nodes; return the taken ones."""
         return self._checks.take(self._free, job, wanted)
 
     def _speed(self, job: int, size: int) -> float:
@@ -542,14 +544,14 @@ class _Run:
             return
         self._taking[number] = grown
         if awaited:
-            return  # the job waits for the end of the decision at its resize point
+            return  # `_pass_resize_point` resizes the job after the decision
         if wait_s > 0.0:
             self._schedule(number, now + wait_s)
         else:
             self._take(number)
 
     def _until_resize_point(self, number: int) -> float:
-        """Return the time [s] until a running job can be resized; infinite: it ends before."""
+        """Return the time [s] until a running job can be resized; infinite: the job ends before."""
         truth = self._truths[number]
         if not truth.iterations:
             return 0.0
@@ -564,7 +566,7 @@ class _Run:
         return max(0.0, self._since[number] - self._view.now_s) + max(0.0, work_s) / self._rate[number]
 
     def _take(self, number: int) -> None:
-        """Move a job to other nodes."""
+        """Move a job to its ordered nodes."""
         running, now = self._running[number], self._view.now_s
         self._bring_up_to_date(number)
         self._checks.no_round(number, self._left[number])
@@ -577,7 +579,7 @@ class _Run:
         self._view.free = len(self._free)
         pause_s = self._costs.pause_s(running.job, len(before), len(after))
         self._forget_end(running)
-        # The estimated work is the same, at another estimated speed.
+        # The estimated work is unchanged; the estimated speed is another.
         estimated_left = max(0.0, running.estimated_end_s - now) / running.job.estimate_on(len(before))
         running.estimated_end_s = now + pause_s + estimated_left * running.job.estimate_on(len(after))
         insort(self._ends, (running.estimated_end_s, running.order, running))
@@ -606,13 +608,13 @@ class _Run:
         for mate in mates:
             mate.guest = guest
             self._retime(mate)
-            # The mate loses this time if the guest takes its estimated time.
+            # A mate ends this much later if the guest runs as long as estimated.
             self._forget_end(mate)
             mate.estimated_end_s += estimate_s
             insort(self._ends, (mate.estimated_end_s, mate.order, mate))
 
     def _retime(self, running: Running) -> None:
-        """Set a job's rate after its guest or its mates have changed."""
+        """Set a job's rate and plan its next event after its guest or its mates have changed."""
         number, size = running.job.id, running.size
         self._bring_up_to_date(number)
         rate = self._speed(number, size)
@@ -626,7 +628,7 @@ class _Run:
         self._plan(number)
 
     def _leave_mates(self, guest: Running) -> None:
-        """End a guest: its cores return to its mates; nodes of ended mates become free."""
+        """Return an ended guest's cores to its mates; free the nodes of mates that ended before the guest."""
         kept = {node for mate in guest.mates for node in mate.nodes}
         self._free += [node for node in guest.nodes if node not in kept]
         for mate in guest.mates:
@@ -635,7 +637,7 @@ class _Run:
             self._retime(mate)
 
     def _leave_guest(self, mate: Running, guest: Running) -> None:
-        """End a mate: its guest gets its nodes."""
+        """Give an ended mate's nodes to its guest."""
         self._part(guest, mate)
         guest.mates.remove(mate)
         self._retime(guest)
@@ -646,7 +648,7 @@ class _Run:
 
 
 class _SharedRun(_Run):
-    """A simulation whose jobs share nodes; `_free` are the nodes without any job."""
+    """A simulation whose jobs share nodes; `_free` lists the nodes without any job."""
 
     def _new_view(self, workload: Workload, nodes: int, costs: ResizeCost) -> View:
         assert workload.cluster is not None

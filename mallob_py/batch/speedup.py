@@ -1,8 +1,8 @@
 """Models of speedup: a job's speed as a function of its number of nodes.
 
-A model's speed on `n` nodes is relative to the speed on the job's preferred number: with run time T(pref),
-the run time on n nodes is T(pref) / speed(n, pref). Its `loss` is its distance from linear speedup (0:
-linear), a number by which jobs of one model can be compared.
+A model's speed on `n` nodes is relative to the speed on the job's preferred number of nodes, `pref`: with run
+time T(pref), the run time on n nodes is T(pref) / speed(n, pref). A model's `loss` is its distance from
+linear speedup (0: linear); it can be compared only between jobs of the same model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Linear(msgspec.Struct, frozen=True):
 
 
 class Power(msgspec.Struct, frozen=True):
-    """T(n) = T(pref) (pref/n)^(1-rho): doubled nodes bring less than doubled speed."""
+    """T(n) = T(pref) (pref/n)^(1-rho): twice the nodes give less than twice the speed."""
 
     rho: float
 
@@ -37,7 +37,7 @@ class Power(msgspec.Struct, frozen=True):
 
 
 class Amdahl(msgspec.Struct, frozen=True):
-    """A share of the work is sequential: T(n) is proportional to serial + (1 - serial)/n."""
+    """The share `serial` of the work is sequential: T(n) is proportional to serial + (1 - serial)/n."""
 
     serial: float
 
@@ -69,9 +69,9 @@ class Logarithmic(msgspec.Struct, frozen=True):
 
 
 class Downey(msgspec.Struct, frozen=True):
-    """Downey's model (1997) of low variance: linear for long, then flat at the average parallelism A.
+    """Downey's model (1997) for low variance: nearly linear at first, then flat at the average parallelism A.
 
-    `sigma` (0 to 1) is the variance of parallelism, A is `breadth` times the preferred number of nodes.
+    `sigma` (0 to 1) is the variance of parallelism; A is `breadth` times the preferred number of nodes.
     """
 
     sigma: float

@@ -1,16 +1,17 @@
-"""Wishes of running jobs for other numbers of nodes: grants of wishes that a policy leaves unanswered.
+"""The answers to running jobs' wishes for other numbers of nodes, where a policy leaves them unanswered.
 
 A policy may answer the wishes of its view itself. Unanswered wishes are granted after its decision, the
 oldest first.
 
 An evolving job's wish is a request. A request for fewer nodes is granted at once. A request for more nodes is
-granted as a whole if they are free and, by the estimates, the first waiting job is not delayed: EASY's test
-for an overtaking job.
+granted as a whole if these nodes are free and, by the estimates, the first waiting job is not delayed (EASY's
+test for an overtaking job).
 
-A malleable job's wish is the most nodes that it has work for, and holds until its next wish. The policy sees
-this bound (`bounded`) and shrinks the job for others as any malleable job. Jobs above their wishes give back
-what the first waiting job lacks, if it can start then: else they would become slower for nothing. A job below
-its wish gets free nodes if no job waits, also under policies that resize no jobs.
+A malleable job's wish is the greatest number of nodes that the job has work for, and holds until its next
+wish. The policy sees this bound (`bounded`) and may shrink the job like any malleable job. Jobs above their
+wishes give back the nodes that the first waiting job lacks, but only if it can then start: otherwise they
+would become slower for nothing. A job below its wish gets free nodes if no job waits, even under policies
+that never resize jobs.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from mallob_py.batch.shadow import shadow_of
 
 
 def bounded(job: Job, wished: int, size: int) -> Job:
-    """Return a job with a wish as policies see it: malleable, up to the wish or to the `size` that it has."""
+    """Return a job with a wish as policies see it: malleable, up to the greater of wish and `size`."""
     most = max(job.low, size, min(wished, job.high))
     return msgspec.structs.replace(job, kind=Kind.MALLEABLE, nodes_max=most)
 
 
 def grants(view: View) -> Iterator[Resize]:
-    """Yield the granted wishes; the caller must update the view after each."""
+    """Yield a resize for each granted wish; the caller must update the view after each resize."""
     if view.room is not None:
         return
     for number, wanted in list(view.wishes.items()):
@@ -50,7 +51,7 @@ def grants(view: View) -> Iterator[Resize]:
 
 
 def _within(view: View, running: Running, wished: int) -> int:
-    """Return the number of nodes of a malleable job that wishes this many."""
+    """Return the number of nodes that a malleable job gets if its wish is for `wished` nodes."""
     if wished >= running.size:
         return running.size if view.queue else min(wished, running.size + view.free)
     lacking = _lacking(view)
@@ -58,7 +59,7 @@ def _within(view: View, running: Running, wished: int) -> int:
 
 
 def _lacking(view: View) -> int:
-    """Return how many nodes the first waiting job lacks, apart from those that jobs are about to leave."""
+    """Return how many nodes the first waiting job lacks; nodes that jobs are leaving count as free."""
     if not view.queue:
         return 0
     targets = ((one.size, one.target) for one in view.running.values() if one.target is not None)
@@ -66,7 +67,7 @@ def _lacking(view: View) -> int:
 
 
 def _spare(view: View) -> int:
-    """Return how many nodes malleable jobs have above their wishes and can leave."""
+    """Return how many nodes above their wishes malleable jobs have and can leave."""
     wishes = ((view.running[number], wished) for number, wished in view.wishes.items())
     able = ((one, wished) for one, wished in wishes if one.job.is_malleable and one.target is None)
     return sum(max(0, one.size - max(one.job.low, wished)) for one, wished in able)

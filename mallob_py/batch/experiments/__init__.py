@@ -1,4 +1,5 @@
-"""Published experiments with batch schedulers, and a new one: each has a `run(output, processes, traces)`.
+"""Published experiments with batch schedulers, and a new one.
 
-An experiment whose full size would take hours has a fourth argument `full`.
+Each module has a function `run(output, processes, traces)`, which also takes `full` if the experiment's full
+size would take hours.
 """

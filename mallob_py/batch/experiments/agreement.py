@@ -21,8 +21,9 @@ PUBLISHED: dict[tuple[str, str], tuple[float, ...]] = {
 }
 _COLUMNS = {"wait [s]": 0, "job time [s]": 1, "turnaround [s]": 2, "end [s]": 3, "utilisation": 4}
 _REMARKS = """\
-2,317 jobs on 128 nodes, seed S0; (P) is published. `quirks=pecs23` is the published reference; without it,
-estimates are in seconds, so that jobs may overtake, and any number of jobs starts per decision."""
+2,317 jobs on 128 nodes, seed S0; (P) marks published numbers. `quirks=pecs23` is the published program;
+without it, estimates are in seconds, so that jobs may overtake, and any number of jobs may start per
+decision."""
 
 
 class Run(frame.Run, frozen=True):
@@ -31,7 +32,7 @@ class Run(frame.Run, frozen=True):
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Write the table. The workloads are in `traces`, or in a folder `oracle` in or beside it."""
+    """Write the table. The workloads must be in `traces`, or in a folder `oracle` in or beside `traces`."""
     folders = (traces, traces / "oracle", traces.parent / "oracle") if traces else ()
     folder = next((one for one in folders if (one / _FILES["malleable"]).exists()), None)
     if folder is None:

@@ -1,10 +1,10 @@
 """Task bags as malleable jobs under the live scheduler.
 
 Source: the ElasticJobScheduler publication, figures 6 to 11, scaled to this machine. A slot is a core. Jobs
-are `mallob-py run` of UTS, QUEENS, BC and PI, some seconds of one core each; every result is compared with
-the known one. First each program runs alone on 1, 2, 4 ... slots (strong scaling, figure 6), then a running
-one grows and shrinks by order (figure 7), then batches with growing shares of malleable jobs are scheduled
-(figures 8 to 11), beside the simulator with the measured times.
+are runs of UTS, QUEENS, BC and PI by `mallob-py run`, some seconds of one core each; every result is compared
+with the known result. First, each program runs alone on 1, 2, 4 ... slots (strong scaling, figure 6). Then a
+running program is ordered to grow and shrink (figure 7). Then batches with growing shares of malleable jobs
+are scheduled (figures 8 to 11); the simulator, told the measured times, predicts them.
 """
 
 from __future__ import annotations
@@ -45,24 +45,25 @@ SEEDS = (1,)
 SEEDS_IN_FULL = (1, 2)
 _ARRIVALS_S = 15.0
 _AT_ONCE = 2
-#: required time of a job, in multiples of its time alone on one slot
+#: the required time of a job, in multiples of its time alone on one slot
 _REQUIRED = 10.0
 _LIMIT_S = 300.0
 _TIMES = 2
-#: ranks by which a job grows and shrinks; such a job must run for as long as its orders take
+#: the depth of the UTS that grows and shrinks, which must run until its last order is carried out
 _LONG = 15
+#: numbers of ranks by which it grows and shrinks
 _CHANGES = (1, 2, 4)
 _REMARKS = """\
-Times are seconds of the clock; a slot is a core. Alone: of one job, from the start of its process to its end,
-so that it includes the start of interpreters and MPI. Speedup is over one slot. Wait: from the submission to
-the start; compute: from there to the end. Shrinks, grows: orders per malleable job. Cores used: CPU time of
-all that ran, scheduler included, over that of all cores. Simulated: the same batch
-in virtual time, told how long each program takes alone, by Amdahl's law between its times on one slot and on
-all, and told nothing of what orders cost."""
+Times are seconds of the clock; a slot is a core. Alone: the time from the start of a job's process to its
+end, with the start of interpreters and MPI. Speedup is relative to one slot. Wait: from the submission to the
+start; compute: from the start to the end. Shrinks, grows: orders per malleable job. Cores used: CPU time of
+all processes, with the scheduler, divided by that of all cores. Simulated: the same batch in virtual time;
+the simulator is told how long each program takes alone, by Amdahl's law through its times on one slot and on
+all, but not what orders cost."""
 
 
 class Program(msgspec.Struct, frozen=True):
-    """The arguments of `mallob-py run`, the known result and its key."""
+    """A program: its arguments of `mallob-py run`, and the key and value of its known result."""
 
     name: str
     words: tuple[str, ...]
@@ -79,27 +80,27 @@ PROGRAMS = (
 
 
 class Alone(msgspec.Struct, frozen=True):
-    """The run times [s] of a program on this many slots, one per measurement."""
+    """The run times [s] of a program alone on `slots` slots, one per measurement."""
 
     slots: int
     times_s: list[float]
 
 
 class Resized(msgspec.Struct, frozen=True):
-    """An order: the change in ranks, and its duration [s]."""
+    """An order to a program: the change of its number of ranks, and the time [s] until it was carried out."""
 
     change: int
     took_s: float
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """All orders given to a program, one after the other."""
+    """The orders that a program got, one after the other."""
 
     resized: list[Resized]
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A batch that was run: makespan, means over jobs [s], and orders per malleable job."""
+    """The results of a real or simulated batch: makespan, means over jobs [s], orders per malleable job."""
 
     makespan_s: float
     turnaround_s: float
@@ -109,12 +110,12 @@ class Batch(msgspec.Struct, frozen=True):
     malleable_turnaround_s: float | None
     shrinks: float | None = None
     grows: float | None = None
-    #: CPU time of all jobs over that of all cores until the last end; None: unknown
+    #: CPU time of all jobs, divided by the CPU time of all cores until the last end; None: unknown
     used: float | None = None
 
 
 def run(output: Output, processes: int | None, traces: Path | None, full: bool = False) -> None:
-    """Write the tables. `full`: shares by a fifth, and two batches of each. Raises ReplayError, OSError."""
+    """Write the tables. `full`: more shares of malleable jobs, more batches. Raises ReplayError, OSError."""
     slots = os.cpu_count() or 1
     shares, seeds = (SHARES_IN_FULL, SEEDS_IN_FULL) if full else (SHARES, SEEDS)
     alone = times_alone(output, slots)
@@ -156,7 +157,7 @@ def _batch_row(
 
 
 def _counts(slots: int) -> list[int]:
-    """Return 1, 2, 4 ... up to the number of slots, and that number."""
+    """Return 1, 2, 4 ... up to the number of slots, and the number of slots itself."""
     powers = [1 << place for place in range(slots.bit_length()) if 1 << place <= slots]
     return sorted({*powers, slots})
 
@@ -166,7 +167,7 @@ def _command(program: Program, *more: str) -> list[str]:
 
 
 def done_of(name: str, command: list[str], code: int | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command. Raises ReplayError if it takes too long, or has another exit code (None: any)."""
+    """Run a command. Raises ReplayError if it takes too long or its exit code is not `code` (None: any)."""
     environment = os.environ | import_places()
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_LIMIT_S)
@@ -178,7 +179,7 @@ def done_of(name: str, command: list[str], code: int | None = None) -> subproces
 
 
 def check(program: Program, output: str) -> None:
-    """Check for the known result. Raises ReplayError."""
+    """Check that a program's output has the known result. Raises ReplayError."""
     lines = [line for line in output.splitlines() if line.startswith("{")]
     found = json.loads(lines[-1])["result"].get(program.key) if lines else None
     if found != program.result:
@@ -196,7 +197,7 @@ def _alone(program: Program, slots: int) -> Alone:
 
 
 def _resizes() -> Orders:
-    """Have a running program grow and shrink, by one rank and by several."""
+    """Order a running program to grow and shrink, by one rank and by several; return the orders."""
     program = Program("UTS15", ("UTS", "--set", f"depth={_LONG}"))
     changes = [change for count in _CHANGES for change in (count, -count)]
     resized = list[Resized]()
@@ -222,9 +223,9 @@ def _resizes() -> Orders:
 
 
 def ordered(orders: Path, change: int, job: subprocess.Popen[bytes]) -> float:
-    """Repeat an order until the program, once listening, takes it; return the time of the last try [s].
+    """Repeat an order until the program listens and carries it out; return the duration [s] of the last try.
 
-    Raises ReplayError if it runs and takes no order.
+    Raises ReplayError if the program runs on without taking the order.
     """
     command = [*python(), "-m", "mallob_py", "resize", f"{change:+d}", "--orders", str(orders)]
     until_s = time.monotonic() + _LIMIT_S
@@ -246,7 +247,7 @@ def batch_of(
     alone: dict[str, list[Alone]],
     flexible_kind: Kind = Kind.MALLEABLE,
 ) -> tuple[list[Program], Workload]:
-    """Return jobs with their programs; jobs malleable at a share are so at every larger one."""
+    """Return the programs and jobs of a batch. Jobs flexible at one share are so at every larger share."""
     generator = random.Random(f"bags {seed}")
     programs = [PROGRAMS[number % len(PROGRAMS)] for number in generator.sample(range(JOBS), JOBS)]
     sizes = [generator.choice(_counts(slots)) for _ in programs]
@@ -265,7 +266,7 @@ def batch_of(
 
 
 def _truth(runs: Sequence[Alone], size: int) -> Truth:
-    """Return the run time on the preferred number, and Amdahl's law through two measured times."""
+    """Return the run time on `size` slots, and Amdahl's law through the times on one slot and on all."""
     at = {one.slots: mean(one.times_s) for one in runs}
     most = max(at)
     serial = 0.0
@@ -275,7 +276,7 @@ def _truth(runs: Sequence[Alone], size: int) -> Truth:
 
 
 def played(programs: list[Program], workload: Workload, policy: str) -> Batch:
-    """Run the batch as real processes. Raises ReplayError."""
+    """Run a batch as real processes under a policy. Raises ReplayError."""
 
     def body(job: Job, truth: Truth) -> str:
         more = ("--rank-loss", "survive") if job.kind is not Kind.RIGID else ("-n", str(job.nodes))
@@ -308,7 +309,7 @@ def _of_lives(workload: Workload, lives: Sequence[Life]) -> Batch:
 
 
 def _apart(turnarounds_s: Sequence[float], malleable: Sequence[bool]) -> tuple[float | None, float | None]:
-    """Return the means of rigid and of malleable jobs; None: there are none."""
+    """Return the mean turnarounds [s] of rigid and of malleable jobs; None: there are no such jobs."""
     rigid = [time_s for time_s, is_one in zip(turnarounds_s, malleable, strict=True) if not is_one]
     others = [time_s for time_s, is_one in zip(turnarounds_s, malleable, strict=True) if is_one]
     return (mean(rigid) if rigid else None), (mean(others) if others else None)

@@ -1,9 +1,9 @@
-"""Constraint programming and two set-ups of PBS on jobs of Eurora, beside the published numbers.
+"""Constraint programming and two configurations of PBS on jobs of Eurora, beside the published numbers.
 
 Source: Bridi et al., "A CP Scheduler for High-Performance Computers" (2016), table 1. The jobs of its two
 tests are unknown; the jobs here are instances of the same machine's logs, which were published with
-PA-HPC-SIM: 200 jobs that arrive within three hours and one, 400 within six, and 1000 within eight. In full,
-the experiment plays one of five of all instances, by their size, and the log joined from all instances.
+PA-HPC-SIM: 200 jobs that arrive within three hours, 200 within one hour, 400 within six hours, and 1000
+within eight hours. In full, the experiment plays every fifth instance, and the log joined from all instances.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ INSTANCES = (
     "hist_1000_20140403_112234",
 )
 POLICIES = ("pbsfifo", "pbswalltime", "pbswalltime:learn=yes", "cp:learn=no", "cp")
-#: names of the rows: published results, or the same with learnt run times
+#: policy -> its name in the rows
 _LABELS = {"cp:learn=no": "cp:learn=no (published model)", "cp": "cp (learns)"}
-#: advantages over the published model: more time for the solver, all jobs in the plan, exact estimates
+#: (policy, exact estimates): runs that show what the published model lacks (solver time, depth, estimates)
 _WHY = (
     ("pbswalltime", False),
     ("cp:learn=no", False),
@@ -63,16 +63,16 @@ _PUBLISHED = (
     ("published, test 2", "CP", 2441.3, 376, 16774800, None, 34820.0, None),
 )
 _REMARKS = (
-    "WQT: sum of wait/expected wait of the queue. NL: jobs that wait for longer than that. TR: by how much,"
-    " summed. mean, median: of the time of a decision. Cores in use: on average, of 1024. The publication's"
-    " jobs are not known, so that its rows are not to be reached number by number. Exact: users' estimates"
-    " are the true run times. Behind ± is half of the 95 % interval over instances; these overlap in their"
-    " jobs, so that it is too narrow."
+    "WQT: sum over jobs of wait/expected wait of the queue. NL: number of jobs that wait for longer than the"
+    " expected wait. TR: sum of the times by which they do. mean, median: time of a decision. Cores in use:"
+    " mean, of 1024. The publication's jobs are not known, so its numbers cannot be reproduced one by one."
+    " Exact: users' estimates are the true run times. Behind ± is half of the 95 % interval over instances,"
+    " which is too narrow, because instances have jobs in common."
 )
 
 
 class Run(frame.Run, frozen=True):
-    """A run; `exact`: users know their jobs' run times."""
+    """A run of a policy on an instance; `exact`: users' estimates are the run times."""
 
     instance: str
     policy: str
@@ -80,7 +80,7 @@ class Run(frame.Run, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Measurements, explained in _REMARKS."""
+    """The measurements of a run, explained in `_REMARKS`."""
 
     weighted_wait: float
     late: int
@@ -92,7 +92,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class _Timed:
-    """A policy with the time of each decision."""
+    """A policy whose decisions are timed."""
 
     def __init__(self, policy: Policy) -> None:
         self.name = policy.name
@@ -111,9 +111,9 @@ class _Timed:
 
 
 def run(output: Output, processes: int | None, traces: Path | None, full: bool = False) -> None:
-    """Play and write tables. Raises ValueError for missing or damaged logs, PolicyError without OR-Tools.
+    """Play all runs and write tables. `full`: every fifth instance, and the log joined from all instances.
 
-    `full`: one of five of all instances, and the log joined from all.
+    Raises ValueError for missing or damaged logs, PolicyError without OR-Tools.
     """
     path = path_in(traces, _FILE)
     if path is None:
@@ -136,7 +136,7 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
 
 
 def _size(name: str) -> int:
-    """Return the number of jobs in the name of an instance of a real log; 0: a random choice of jobs."""
+    """Return the number of jobs that an instance's name states; 0: its jobs were chosen at random."""
     found = re.match(r"hist_(\d+)_", name)
     return int(found[1]) if found else 0
 
@@ -194,7 +194,7 @@ def table(results: dict[Run, Measured]) -> Table:
 
 
 def by_size(results: dict[Run, Measured]) -> Table:
-    """Return WQT per job, by the size of instances, with a winner if each difference's interval shows one."""
+    """Return WQT per job by the size of instances, and the policy ahead of each other one, if any."""
     instances = defaultdict[int, list[str]](list)
     for name in dict.fromkeys(one.instance for one in results if one.instance != _LOG):
         instances[_size(name)].append(name)

@@ -1,4 +1,4 @@
-"""ElasticJobScheduler's policies on batches of 25 jobs on 32 nodes, with more and more malleable jobs."""
+"""ElasticJobScheduler's policies on batches of 25 jobs on 32 nodes, by the share of malleable jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLICIES = (
     "elastic:start=code,shrink=code,grow=code,ready-s=6",
     "fair",
 )
-#: published numbers by measure, policy and share of malleable jobs
+#: measure -> (policy, share of malleable jobs) -> published number
 PUBLISHED: dict[str, dict[tuple[str, float], float]] = {
     "makespan [s]": {
         ("elastic-fcfs", 0.0): 1157, ("elastic-fcfs", 1.0): 1022, ("backfilling", 0.0): 1035,
@@ -48,13 +48,13 @@ PUBLISHED: dict[str, dict[tuple[str, float], float]] = {
     "grows": {(_ELASTIC, 0.2): 0.96, (_ELASTIC, 1.0): 0.58},
 }  # fmt: skip
 _REMARKS = f"""\
-Means of {BATCHES} batches, behind ± half of their 95 % interval; (P) was published, measured on a real
-cluster. Its run times are not to be had as numbers: those here follow from its aim of 8 node-hours a batch,
-and speedup is linear. So only the directions can be compared. Resizes cost nothing, or
-{JVM_RESIZES.grow_s} s to grow and {JVM_RESIZES.shrink_s} s to shrink, the published means, during which a job
-stands still. Ahead: the policy whose difference to each other one, batch by batch, has an interval that
-excludes 0. Shrinks, grows: orders per malleable job. Less than with rigid jobs: of each batch the difference
-to the same batch without malleable jobs."""
+Means of {BATCHES} batches; behind ± is half of the 95 % interval. (P) marks published numbers, measured on a
+real cluster. Run times were not published as numbers: those here follow from the publication's aim of 8
+node-hours per batch, and speedup is linear. So only the directions can be compared. Resizes cost nothing, or
+{JVM_RESIZES.grow_s} s to grow and {JVM_RESIZES.shrink_s} s to shrink (the published means), during which a
+job stands still. Ahead: the policy whose difference to each other policy, batch by batch, has an interval
+that excludes 0. Shrinks, grows: orders per malleable job. Less at 100% than at 0%: the difference between a
+batch without malleable jobs and the same batch with only malleable jobs."""
 
 
 class Run(frame.Run, frozen=True):
@@ -65,7 +65,7 @@ class Run(frame.Run, frozen=True):
 
 
 class Played(msgspec.Struct, frozen=True):
-    """A simulated batch. `turnarounds_s`: for each job, its turnaround and whether it is malleable."""
+    """The results of a simulated batch. `turnarounds_s`: for each job, (turnaround [s], is it malleable)."""
 
     measures: dict[str, float]
     turnarounds_s: list[tuple[float, bool]]
@@ -77,9 +77,10 @@ Results = dict[Run, Played]
 def run(
     output: Output, processes: int | None, traces: Path | None, full: bool = False, live: bool = False
 ) -> None:
-    """Write the tables. No traces are needed: it takes seconds.
+    """Write the tables, which takes seconds and needs no traces.
 
-    `live`: of a batch over real processes, which takes minutes. `full`: with more shares of malleable jobs.
+    `live`: run a batch as real processes instead, which takes minutes; with `full`, for more shares of
+    malleable jobs.
     """
     if live:
         from mallob_py.batch.experiments import elastic_live
@@ -150,7 +151,7 @@ def _table(measure: str, rows: list[tuple[str, bool]], results: Results) -> Tabl
 
 
 def _gains(results: Results) -> Table:
-    """Return mean turnarounds of malleable and of rigid jobs, relative to all-rigid runs of these jobs."""
+    """Return mean turnarounds of malleable and of rigid jobs, relative to batches of only rigid jobs."""
 
     def cell(row: tuple[str, bool], share: float) -> str:
         policy, kind = row

@@ -1,9 +1,9 @@
-"""The elastic experiment over real processes: one of its batches, faster, beside the simulator's prediction.
+"""The elastic experiment with real processes: one of its batches, faster, beside the simulator's prediction.
 
-Jobs are programs whose work is timed waiting, on slots of this host, under `mallob-py batch serve`. How long
-each real job takes to start, to be resized and to end depends on what else the host does just then; it is
-measured, and the simulator is told. Makespans and the like are shown in seconds of the batch, so that they
-can be compared with what was published.
+Jobs are programs that work by waiting for a computed time, on slots of this host, under `mallob-py batch
+serve`. How long each job takes to start, to be resized and to end depends on what else the host does; these
+delays are measured, and the simulator is told them. Makespans and other times are shown in seconds of the
+published batch, so that they can be compared with the published ones.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from mallob_py.text_table import Cell
 SEED = 0
 SHARES = (0.0, 0.5, 1.0)
 SHARES_IN_FULL = (0.0, 0.25, 0.5, 0.75, 1.0)
-#: duration of a second of the batch
+#: the real duration [s] of a second of the published batch
 SECOND_S = 0.04
-#: factor of required times, since published ones are too short for a job on its fewest nodes
+#: the factor of required times: the published ones are too short for a job on its smallest number of nodes
 _REQUIRED = 1.5
 POLICIES = ("elastic-fcfs", "backfilling", "elastic-easy", "elastic", "fair")
-#: by policy and share: makespan, turnaround and wait [s], means of ten batches on a real cluster
+#: (policy, share) -> makespan, turnaround and wait [s], means of ten batches on a real cluster
 _PUBLISHED: dict[tuple[str, float], tuple[float | None, float | None, float | None]] = {
     ("elastic-fcfs", 0.0): (1157, 366, None),
     ("elastic-fcfs", 1.0): (1022, 306, None),
@@ -48,10 +48,11 @@ _PUBLISHED: dict[tuple[str, float], tuple[float | None, float | None, float | No
 }
 _UNKNOWN = (None, None, None)
 _REMARKS = f"""\
-Batch {SEED} of {JOBS} jobs on {NODES} slots, of which a second lasts {SECOND_S} s here. The first table is in
-seconds of the batch; published are means of ten batches on a real cluster. A job starts when it computes,
-and can take orders, so long after the decision; it grows and shrinks so long after an order; its slots are
-free so long after the end of its work. The simulator was told what was measured of each job."""
+Batch {SEED} of {JOBS} jobs on {NODES} slots; a second of the batch lasts {SECOND_S} s here. The first table
+is in seconds of the batch; published numbers are means of ten batches on a real cluster. The second table is
+in seconds of the clock. Starts, takes orders: from the decision to start a job until it computes, and until
+it can take orders. Grows, shrinks: from an order until it is carried out. Ends: from the end of a job's work
+until its slots are free. The simulator was told these delays of each job."""
 _HEADER = (
     "policy", "malleable",
     "makespan [s]", "simulated", "ratio", "published",
@@ -61,7 +62,7 @@ _HEADER = (
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Makespan, mean turnaround, mean wait [s of the batch]."""
+    """Makespan, mean turnaround and mean wait, in seconds of the published batch."""
 
     makespan_s: float
     turnaround_s: float
@@ -69,7 +70,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Real(msgspec.Struct, frozen=True):
-    """A real run: what was measured of each job [s of the clock]."""
+    """A real run: the measurements of each job, in seconds of the clock."""
 
     lives: list[Life]
 
@@ -83,7 +84,7 @@ class Real(msgspec.Struct, frozen=True):
 
 
 def run_live(output: Output, shares: Sequence[float]) -> None:
-    """Play a batch by all policies, one run after the other; write the table. Raises ReplayError, OSError."""
+    """Run a batch under each policy, one after the other; write the tables. Raises ReplayError, OSError."""
     runs = [(policy, share) for policy in POLICIES for share in shares]
     found: dict[tuple[str, float], Real] = {}
     with _ended_by_sigterm():
@@ -119,7 +120,7 @@ def _batch(share: float) -> Workload:
 
 
 def _text(policy: str) -> str:
-    """Return a policy with its time settings."""
+    """Return a policy's text with its settings of time in real seconds."""
     if policy == "elastic":
         return f"elastic:cooldown-s={60.0 * SECOND_S:g},period-s={5.0 * SECOND_S:g}"
     return policy
@@ -157,7 +158,7 @@ def _told(delays: Sequence[Delays]) -> Iterator[Cell]:
 
 @contextmanager
 def _progress(title: str) -> Iterator[Callable[[int], None]]:
-    """A bar of the jobs that have ended, on a terminal; nothing elsewhere."""
+    """Show a bar of the jobs that have ended, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda ended: None
         return
@@ -173,7 +174,7 @@ def _progress(title: str) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """End by SIGTERM as by Ctrl-C: no process is left."""
+    """Context manager that treats SIGTERM like Ctrl-C, so that no process is left."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

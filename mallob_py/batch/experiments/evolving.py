@@ -1,10 +1,11 @@
-"""Jobs that evolve by the work that they expect, beside the same jobs rigid and malleable.
+"""Evolving jobs, which say for how many nodes they expect work, beside the same jobs as rigid or malleable.
 
-In virtual time, on the batches of the ElasticJobScheduler publication: the scheduler is told by each evolving
-job for how many nodes it has work (`mallob_py.malleable.expectation`), from exact estimates. A resize costs
-what was published. So each node of an evolving job must pay for being added and released.
+In virtual time, on the batches of the ElasticJobScheduler publication: each evolving job tells the scheduler
+for how many nodes it has work (`mallob_py.malleable.expectation`), from exact estimates. A resize costs the
+published time, so an evolving job has work for a node only if this pays for adding and releasing the node.
 
-With `--live`, on this host: batches of real bags (`bags`) as rigid, malleable and evolving jobs, in turns.
+With `--live`, on this host: batches of real bags (`bags`) whose jobs are all rigid, all malleable, or all
+evolving, one after the other.
 """
 
 from __future__ import annotations
@@ -52,13 +53,14 @@ LIVE_MEASURES: Mapping[str, Callable[[bags.Batch], float]] = {
     "cores used [%]": lambda one: 100.0 * (one.used or 0.0),
 }
 _READY_S = 6.0
-#: work [s] that must be left for each node: the published costs of adding and releasing
+#: the work [s] per node that must be left: the published costs of adding and releasing a node
 _PAYS_S = JVM_RESIZES.grow_s + JVM_RESIZES.shrink_s
 _REMARKS = f"""\
-Means over batches; behind ± is half of the 95 % interval. The last two columns are differences batch by
-batch, to the same jobs malleable and rigid; no sign holds where the interval contains 0. Response is from
-submission to end. In virtual time, a resize stops a job for {JVM_RESIZES.grow_s} s (grow) or
-{JVM_RESIZES.shrink_s} s (shrink), and an evolving job has work for a node per {_PAYS_S:.1f} s of its rest."""
+Means over batches; behind ± is half of the 95 % interval. The last two columns are differences, batch by
+batch, between evolving jobs and the same jobs as malleable and as rigid jobs; a difference is not significant
+if its interval contains 0. Response is the time from submission to end. In virtual time, a resize stops a job
+for {JVM_RESIZES.grow_s} s (grow) or {JVM_RESIZES.shrink_s} s (shrink), and an evolving job has work for one
+node per {_PAYS_S:.1f} s of work left."""
 
 
 class Run(frame.Run, frozen=True):
@@ -68,7 +70,7 @@ class Run(frame.Run, frozen=True):
 
 
 def run(output: Output, processes: int | None, traces: Path | None, live: bool = False) -> None:
-    """Play all batches and write the tables. Raises OSError, and ReplayError with `live`."""
+    """Play all batches and write the tables. Raises OSError, with `live` also ReplayError."""
     if live:
         output.tables([_live_table(output)], _REMARKS)
         return
@@ -96,8 +98,9 @@ def workload_of(kind: Kind, batch: int) -> Workload:
 
 
 def wishes_of(work_s: float, pays_s: float = _PAYS_S) -> tuple[Wish, ...]:
-    """Return the wishes of a job that knows its work [s on one node]: a new one whenever the rest has fallen
-    by the factor `BAND`.
+    """Return the wishes of a job that knows its work [s on one node].
+
+    A new wish comes up whenever the work left has fallen by the factor `BAND`.
     """
     wishes, left_s = list[Wish](), work_s
     while True:

@@ -1,11 +1,11 @@
 """All policies on the same jobs, by share of malleable jobs, by costs of resizes, and by speedup.
 
-The question: which policy is best when, and how good is decentralized fair share (`fair`)? The jobs are parts
-of four public traces, as far as these are available, and generated ones (`lublin`). A malleable job runs on
-half to twice its requested nodes, or on half to five times, as in the MEBF publication; its speed is
-n^(1-rho), rho evenly from 0 to 0.3, or follows Amdahl or Downey. The malleable jobs at a share are also
-malleable at each larger share. Resizes cost nothing, or the time measured on jobs of several JVMs: 3.8 s for
-each added node and 2.9 s for each released node.
+The question: under which conditions is which policy best, and how good is decentralized fair share (`fair`)?
+The jobs are parts of four public traces, if these are available, and generated jobs (`lublin`). A malleable
+job runs on half to twice its requested nodes, or on half to five times as in the MEBF publication; its speed
+on n nodes is n^(1-rho), with rho drawn uniformly from 0 to 0.3, or follows Amdahl or Downey. Jobs malleable
+at one share are also malleable at each larger share. Resizes cost nothing, or the time measured on jobs of
+several JVMs: 3.8 s for each added node and 2.9 s for each released node.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mallob_py.experiments.intervals import interval
 from mallob_py.experiments.output import Output, Table
 
 _BASE = "easy"
-#: resize no job, so that neither costs of resizes nor speedups are of interest
+#: the policies that resize no job, so that neither costs of resizes nor speedups matter
 UNRESIZED = ("conservative", "backfilling", "elastic-easy", "sd:check=no,depth=0")
 RESIZING = (
     "elastic",
@@ -61,16 +61,16 @@ SPEEDUPS = {
     "Downey": SpeedModel(Downey, 0.0, 1.0),
 }
 _REMARKS = """\
-Means over parts of the trace, or over seeds, relative to EASY on the same jobs, which knows no malleable
-ones; below 1 is better. Behind ± is half of the 95 % interval over the parts. Ahead of each other: the
-policy whose difference to each other one, part by part, has an interval that excludes 0; a fixed share of 40
-% or 100 % of the jobs is malleable. 0.5:5: on half to five times their nodes; else on half to twice. JVM:
-resizes cost 3.8 s for each node that comes and 2.9 s for each that goes. Bounded slowdown is over the static
-run time, that on the nodes a job asks for, 10 s at least."""
+Means over parts of the trace, or over seeds, relative to EASY on the same jobs, which treats all as rigid;
+below 1 is better. Behind ± is half of the 95 % interval over the parts. Ahead of each other: the policy whose
+difference to each other policy, part by part, has an interval that excludes 0. 40%, 100%: share of malleable
+jobs. 0.5:5: malleable jobs run on half to five times their nodes; else on half to twice their nodes. JVM:
+resizes cost 3.8 s for each added node and 2.9 s for each released node. Bounded slowdown is turnaround
+divided by the run time on the nodes that a job asks for, or by 10 s if that is shorter."""
 
 
 class Jobs(msgspec.Struct, frozen=True):
-    """Parts of a trace, as many jobs from each of these rows; without a trace, a generated one per seed."""
+    """Parts of a trace: `count` jobs from each row in `parts` on. Without a trace, `parts` are seeds."""
 
     name: str
     trace: Trace | None
@@ -85,7 +85,7 @@ CASES = (
     Jobs("Curie", CURIE, 500, (10_000, 45_000, 50_000, 54_500, 90_000)),
     Jobs("Lublin", None, 500, (1, 2, 3, 4, 5)),
 )
-#: the machine of generated jobs, and the factor of their arrivals, by which they have to wait
+#: the number of nodes for generated jobs, and the factor of the gaps between their arrivals
 _NODES = 128
 _ARRIVALS = 0.6
 
@@ -117,7 +117,7 @@ class Run(frame.Run, frozen=True):
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Play all cells and write tables; without traces, for generated jobs alone. Raises OSError, SwfError."""
+    """Play all cells and write tables; without traces, only for generated jobs. Raises OSError, SwfError."""
     cases = [case for case in CASES if case.trace is None or path_in(traces, case.trace.file)]
     if traces is not None and len(cases) == 1:
         raise missing("fair", (case.trace.file for case in CASES if case.trace))
@@ -136,7 +136,7 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
 
 
 def cells() -> Iterator[tuple[str, str]]:
-    """Yield (policy, kind) for the runs of all installed policies."""
+    """Yield (policy, name of the kind) for the runs of all installed policies."""
     there = policy_names()
     for policy in (*UNRESIZED, *RESIZING):
         if policy.partition(":")[0] in there:
@@ -187,5 +187,5 @@ def _table(case: Jobs, measure: str, results: dict[Run, Metrics]) -> Table:
 
 
 def _over(own: float, base: float) -> float:
-    """Return the ratio; if no job waits under EASY, its longest wait is 0."""
+    """Return the ratio own/base; `base` is 0 if it is EASY's longest wait and no job waits."""
     return own / base if base else 1.0 if not own else math.inf

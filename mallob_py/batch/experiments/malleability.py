@@ -1,10 +1,10 @@
-"""Agreement policies by share of malleable jobs, with ten drawings of who is malleable.
+"""Agreement policies by share of malleable jobs; which jobs are malleable is drawn at random ten times.
 
-The question of a study of three supercomputers' traces (arXiv 2602.17318): how much is gained when only
-some jobs are malleable, and does it pay to keep jobs at their preferred number of nodes (`size=keep`)? That
-study's job tables are not at hand; the jobs are a part of each of two public traces, if these are available,
-and generated ones. A malleable job runs on half to twice its nodes with a speedup of n^(1-rho),
-rho evenly from 0 to 0.3, and is resized at any time, at no cost.
+The question of a study of three supercomputers' traces (arXiv 2602.17318): how much is gained if only some
+jobs are malleable, and does it pay to keep jobs at their preferred number of nodes (`size=keep`)? The study's
+job tables are not available; the jobs here are a part of each of two public traces, if these are available,
+and generated jobs. A malleable job runs on half to twice its nodes with the speed n^(1-rho) on n nodes, rho
+drawn uniformly from 0 to 0.3; it can be resized at any time, at no cost.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ MEASURES = {
     "utilisation": "utilisation",
 }
 _REMARKS = """\
-Relative to EASY on the same jobs, all rigid; below 1 is better, but for utilisation. Means over ten drawings
-of the malleable jobs; behind ± is half of the 95 % interval over the drawings. At 100 % the drawings differ
-in the speedups of jobs only."""
+Relative to EASY on the same jobs, all rigid; below 1 is better, except for utilisation. Means over ten
+drawings of which jobs are malleable; behind ± is half of the 95 % interval over the drawings. At 100 %,
+drawings differ only in the speedups of jobs."""
 
 
 class Run(frame.Run, frozen=True):
@@ -48,7 +48,7 @@ class Run(frame.Run, frozen=True):
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Play all cells and write tables; without traces, for generated jobs alone. Raises OSError, SwfError."""
+    """Play all cells and write tables; without traces, only for generated jobs. Raises OSError, SwfError."""
     known = [case for case in CASES if case.name in _NAMES]
     cases = [case.name for case in known if case.trace is None or path_in(traces, case.trace.file)]
     if traces is not None and len(cases) == 1:

@@ -1,9 +1,9 @@
-"""MEBF beside EASY: on generated workloads of the size of its publication's, and on parts of public traces.
+"""MEBF beside EASY: on generated workloads as large as the published ones, and on parts of public traces.
 
-The publication's trace (KIT-FH2-2016) is not at hand; `kit` (workload/generators.py) stands in for it. As
-there, malleable jobs run on half to five times their preferred nodes, users know their run times, and the
-intensive workloads have 25 % less time between submissions. By default, all jobs are malleable, of medium
-scalability, with full costs.
+The publication's trace (KIT-FH2-2016) is not available; `kit` (workload/generators.py) replaces it. As in the
+publication, malleable jobs run on half to five times their preferred nodes, users know their run times, and
+the intensive workloads have 25 % less time between submissions. By default, all jobs are malleable, of medium
+scalability, with full costs of resizes.
 """
 
 from __future__ import annotations
@@ -44,31 +44,32 @@ SEEDS = (1, 2, 3, 4, 5)
 INTENSIVE = 0.75
 VARIANTS = ("handoff", "spare", "intensive")
 GAPS = ("basic", "expand", "shrink")
-#: the range of rho by scalability
+#: scalability -> range of rho
 RHO = {"high": (0.0, 0.1), "medium": (0.1, 0.2), "low": (0.2, 0.3)}
 SHARES = (0.4, 0.6, 0.8, 1.0)
-#: scales of the costs, the only unpublished factor
+#: values of `Redistribution.scale`, which was not published
 SCALES = (0.0, 0.5, 1.0, 100.0)
 ERROR = 0.1
-#: groups of jobs by their first number of nodes: the largest number of each
+#: group of jobs by their first number of nodes -> greatest number in the group
 _GROUPS = {"1 node": 1, "2 to 4": 4, "5 to 16": 16, "17 to 64": 64, "more": math.inf}
-#: parts of traces in which jobs wait: file and first job
+#: trace -> (file, first job) of a part in which jobs wait
 _TRACES = {"HPC2N": (HPC2N.file, 120_000), "Curie": (CURIE.file, 180_000), "RICC": (RICC.file, 0)}
 _TRACE_JOBS = 5_000
 _TENTHS = 10
 _EASY = "easy"
 _EVENTS = ("shrinks", "expands", "backfills")
 _REMARKS = f"""\
-Less mean turnaround than with EASY [%]; (P) is what was published, where the text tells it (of shares below
-100 %, 34 and 33 are of the slowdown). Slowdowns there are turnarounds over one and the same mean run time,
-so that their improvements are these, and tables 6 and 7 there are those of scalability and shares here.
-Generated workloads: means of {len(SEEDS)} seeds with half of the 95 % interval; behind the first table's
-numbers stand the least and the most. Costs are in seconds: {SCALES[-1]:g} times stands for jobs that
-redistribute data for minutes. Utilisation: of node-seconds, and how much more than EASY's, seed by seed."""
+Reduction of mean turnaround relative to EASY [%]; (P) marks numbers from the publication's text (34 and 33,
+for shares below 100 %, are reductions of the slowdown). The publication's slowdowns are turnarounds divided
+by one mean run time, so both reductions are equal, and its tables 6 and 7 correspond to scalability and
+shares here. Generated workloads: means of {len(SEEDS)} seeds with half of the 95 % interval; in the first
+table, brackets contain the smallest and the greatest number. Costs are in seconds: {SCALES[-1]:g} times
+stands for jobs that redistribute data for minutes. Utilisation: share of node-seconds, and by how much it
+exceeds EASY's."""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A workload. `trace`: a part of this one instead of a generated workload. `gaps`: of MEBF."""
+    """A workload and MEBF's setting `gaps`. `trace`: take a part of this trace instead of generated jobs."""
 
     jobs: int = 1000
     factor: float = INTENSIVE
@@ -90,9 +91,10 @@ class Run(frame.Run, Case, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """`backfills`: jobs that started before an earlier one; `tenths`: utilisation by tenths.
+    """The measurements of a run. `backfills`: number of jobs that started before one submitted earlier.
 
-    `expands_by_size`: expansions of jobs, by their first number of nodes as in `_GROUPS`.
+    `expands_by_size`: numbers of expansions, by groups of jobs as in `_GROUPS`. `tenths`: utilisation in each
+    tenth of the makespan.
     """
 
     turnaround_s: float
@@ -108,7 +110,7 @@ Results = dict[Run, Measured]
 
 
 class Study(msgspec.Struct, frozen=True):
-    """A table: its columns, and the published reductions of turnaround [%], by (variant, column)."""
+    """A table: its columns, and (variant, column) -> published reduction of turnaround [%]."""
 
     title: str
     columns: dict[str, Case]
@@ -178,7 +180,7 @@ STUDIES = (
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Play all cases and write tables; without traces, no parts of traces. Raises OSError, SwfError."""
+    """Play all cases and write tables; without traces, only for generated jobs. Raises OSError, SwfError."""
     of_traces = {
         f"{name}, {'exact' if exact else 'users'}": Case(_TRACE_JOBS, 1.0, trace=name, exact=exact)
         for name, (file, _) in _TRACES.items()
@@ -209,7 +211,7 @@ def runs_of(case: Case, policy: str) -> list[Run]:
 
 @cache
 def _part(trace: str, traces: Path) -> Workload:
-    """Return a number of jobs of a trace."""
+    """Return the part of a trace that is played."""
     file, first = _TRACES[trace]
     part = slice(first, first + _TRACE_JOBS)
     if trace not in sd.CASES:
@@ -225,7 +227,7 @@ def _part(trace: str, traces: Path) -> Workload:
 
 
 def workload_for(case: Case, seed: int, traces: Path | None) -> Workload:
-    """Return the workload of a case, with this seed."""
+    """Return the workload of a case and a seed."""
     if case.trace:
         assert traces is not None
         plain = _part(case.trace, traces)
@@ -284,7 +286,7 @@ def _of(results: Results, case: Case, variant: str) -> list[Measured]:
 
 
 def gains(case: Case, variant: str, results: Results) -> list[float]:
-    """Return the reduction of turnaround relative to EASY [%], for each seed."""
+    """Return the reduction of mean turnaround relative to EASY [%], for each seed."""
     pairs = zip(_of(results, case, variant), _of(results, case, _EASY), strict=True)
     return [100.0 * (1.0 - own.turnaround_s / easy.turnaround_s) for own, easy in pairs]
 
@@ -306,7 +308,7 @@ def _same(names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _share_of_events(row: tuple[str, str], case: Case, results: Results) -> str:
-    """Return an event's share of shrinking, expanding and overtaking [%]."""
+    """Return the share of an event, such as shrinks, among all events [%]."""
     variant, event = row
     found = _of(results, case, variant)
     counts = {name: sum(getattr(one, name) for one in found) for name in _EVENTS}
@@ -329,7 +331,7 @@ def _first_size(variant: str, place: int, results: Results) -> str:
 
 
 def _more_tables(results: Results) -> list[Table]:
-    """Return tables of event counts, of expansions, and of utilisation, as a whole and over time."""
+    """Return tables of events, of expansions, and of utilisation as a whole and over time."""
     columns = {name: case for name, case in _sizes().items() if runs_of(case, _EASY)[0] in results}
     if not columns:
         return []

@@ -1,10 +1,10 @@
 """SD-Policy on the workloads of its publication, beside the numbers published there.
 
-Source: D'Amico, Jokanovic, Corbalan, ICPP 2019, table 1 and sections 4.1 to 4.3: CEA Curie (the partition of
-198,509 jobs, 5040 nodes of 16 cores) and 10,000 jobs of RICC (1024 nodes of 8 cores). Workloads 1 and 2 are
-of the model of Cirne and Berman there; here they are like it (`cirne`), with as much work as keeps the
-machine a tenth more than busy, since the load is not published; workload 2 has exact estimates. All jobs can
-share nodes. The slowdown is the turnaround over the run time that the trace tells.
+Source: D'Amico, Jokanovic, Corbalan, ICPP 2019, table 1 and sections 4.1 to 4.3: CEA Curie (the partition
+with 198,509 jobs, 5040 nodes of 16 cores) and 10,000 jobs of RICC (1024 nodes of 8 cores). The publication
+generates workloads 1 and 2 by the model of Cirne and Berman; here they are similar to it (`cirne`). The load
+is not published; here it is 1.1 of the machine. Workload 2 has exact estimates. All jobs can share nodes. The
+slowdown is the turnaround divided by the run time in the trace.
 """
 
 from __future__ import annotations
@@ -35,38 +35,39 @@ from mallob_py.experiments.output import Output, Table
 from mallob_py.text_table import Cell
 
 DEPTH = 10
-#: generated workloads: seeds, jobs, nodes, the largest job, work over what the machine can do
+#: the generated workloads: seeds, jobs, nodes, nodes of the largest job, work divided by the machine's
+#: capacity
 SEEDS = (1, 2, 3, 4, 5)
 JOBS = 5000
 NODES = 1024
 LARGEST = 128
 LOAD = 1.1
-#: cut-offs of the slowdown; None: the dynamic one
+#: the cut-offs of the slowdown; None: the dynamic cut-off
 CUTOFFS = (5.0, 10.0, 50.0, math.inf, None)
-#: the paper's listing, the default of `sd`, what the authors' code does, and the listing with more mates
+#: name -> settings of `sd`: the paper's listing, our default, the authors' code, the listing with more mates
 FORMS = {
     "listing": "waits=map",
     "head": "",
     "no check": "check=no,again=no,replan=no,counts_shared=no",
     "three mates": "waits=map,mates=3",
 }
-#: forms for traces, where sets of three mates take too long to find
+#: the forms for traces, on which finding three mates takes too long
 ON_TRACES = ("listing", "head", "no check")
 _DAY_S = 86400.0
-#: bounds of groups of jobs: nodes, and run times [s]
+#: the bounds of groups of jobs, by nodes and by run times [s]
 _NODES = (1, 2, 8, 32, 128, 512, 1024, math.inf)
 _TIMES_S = (0.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, _DAY_S, math.inf)
 _TIME_NAMES = ("< 15 min", "< 1 h", "< 4 h", "< 12 h", "< 1 day", "longer")
 _REMARKS = f"""\
-Relative to EASY of depth {DEPTH} on the same jobs; below 1 is better. listing: the paper's (a job becomes a
-guest only if it ends earlier so than by waiting, by a map of reservations); head: the same by the head's
-reservation alone, the default of `sd`; no check: as the authors' code, without that test, where reservations
-do not count on shared nodes, former guests are no mates and a reservation is made once per decision; three
-mates: the listing with up to three mates of a guest. dyn: the cut-off is the mean of the running jobs'
-estimated slowdowns. worst: the worst runtime model, else the ideal one. Behind ±: half of a 95 % interval, of
-generated workloads over {len(SEEDS)} seeds, of traces by leaving out one of {PARTS} parts of as many jobs
-after the other. Kinds of jobs: EASY's mean over that of SD-Policy, as in the publication, so above 1 is
-better; in brackets the number of jobs. Energy: nodes take 200 W where they are busy, 100 W where they are
+Relative to EASY of depth {DEPTH} on the same jobs; below 1 is better. listing: the paper's listing (a job
+becomes a guest only if, by a map of reservations, it then ends earlier than after waiting); head: the same
+test by the head's reservation alone, the default of `sd`; no check: like the authors' code, without this
+test, where reservations do not count on shared nodes, former guests cannot be mates and a reservation is made
+once per decision; three mates: the listing with up to three mates per guest. dyn: the cut-off is the mean of
+the running jobs' estimated slowdowns. worst: the worst runtime model; otherwise the ideal one. Behind ± is
+half of a 95 % interval: of generated workloads over {len(SEEDS)} seeds, of traces by leaving out each of
+{PARTS} parts of equal size in turn. Kinds of jobs: EASY's mean divided by SD-Policy's, as in the publication,
+so above 1 is better; the number of jobs is in brackets. Energy: a node takes 200 W while busy, 100 W while
 idle."""
 
 
@@ -74,7 +75,7 @@ class Case(msgspec.Struct, frozen=True):
     """A trace, and its published numbers."""
 
     trace: Trace
-    #: makespan [s], response [s], slowdown
+    #: EASY's published makespan [s], response [s], slowdown
     published_easy: tuple[float, float, float]
     published: tuple[str | float, ...]
     rows: slice | None = None
@@ -94,7 +95,7 @@ GENERATED = ("workload 1", "workload 2")
 
 
 class Run(frame.Run, frozen=True):
-    """A run; `form` "" is EASY."""
+    """A run of SD-Policy in a form on a workload; `form` "": of EASY."""
 
     workload: str
     form: str = ""
@@ -113,7 +114,7 @@ class Run(frame.Run, frozen=True):
 
 
 class Kinds(msgspec.Struct, frozen=True):
-    """Number of jobs, and sums of slowdowns, run times and waits, by (nodes, run time)."""
+    """Numbers of jobs, sums of slowdowns, run times and waits, by [group of nodes][group of run times]."""
 
     counts: list[list[int]]
     slowdowns: list[list[float]]
@@ -122,7 +123,7 @@ class Kinds(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """`responses_s`, `slowdowns`: sums over parts of the jobs. `days`: mean slowdown by day."""
+    """The measurements of a run. `responses_s`, `slowdowns`: sums by part of jobs. `days`: means by day."""
 
     makespan_s: float
     response_s: float
@@ -146,7 +147,7 @@ _MEASURES: dict[str, Callable[[Measured], float]] = {
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Play and write tables; without traces, for workloads 1 and 2 alone. Raises OSError, SwfError."""
+    """Play all runs, write tables; without traces, only for workloads 1 and 2. Raises OSError, SwfError."""
     here = [name for name, case in CASES.items() if path_in(traces, case.trace.file)]
     if traces is not None and not here:
         files = " or ".join(case.trace.file for case in CASES.values())
@@ -175,9 +176,9 @@ def _runs(workload: str, seed: int) -> Iterator[Run]:
 
 
 def load(name: str, traces: Path) -> Workload:
-    """Return the jobs of a trace, all of which can share nodes.
+    """Return the jobs of a trace; all of them can share nodes.
 
-    Jobs of unknown size count as one node, jobs of less than a second as one second, to match the published
+    Jobs of unknown size get one node, jobs shorter than a second get one second: this matches the published
     number of jobs.
     """
     case = CASES[name]
@@ -187,7 +188,7 @@ def load(name: str, traces: Path) -> Workload:
 
 
 def generated(seed: int, exact: bool) -> Workload:
-    """Return workload 1, or 2 if `exact`; all jobs can share nodes."""
+    """Return workload 1 or, if `exact`, workload 2; all jobs can share nodes."""
     plain = cirne_like(JOBS, NODES, seed)
     jobs = [
         msgspec.structs.replace(job, nodes=min(LARGEST, job.nodes), kind=Kind.MALLEABLE) for job in plain.jobs
@@ -266,7 +267,7 @@ def _easy_table(names: list[str], results: Results) -> Table:
 
 
 def over(results: Results, one: Run, base: Run, measure: str) -> Interval:
-    """Return the ratio of a measure between two runs: over seeds, or over parts of a trace."""
+    """Return the ratio of a measure between two runs, with its interval over seeds or parts of a trace."""
     of = _MEASURES[measure]
     if one.workload in CASES:
         own, other = results[one], results[base]
@@ -326,7 +327,7 @@ def _heatmaps(results: Results, one: Run) -> Iterator[Table]:
 
 
 def _by_day(results: Results) -> Table:
-    """Return on how many days the mean slowdown is less, and the worst days."""
+    """Return on how many days the mean slowdown is less than EASY's, on how many more, and the worst days."""
     base = results[Run("Curie")]
     rows = list[tuple[Cell, ...]]()
     for form in ON_TRACES:

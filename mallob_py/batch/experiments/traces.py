@@ -1,4 +1,4 @@
-"""The public traces of experiments: file, machine, and parts as workloads."""
+"""The public traces that experiments play: their files, machines, and parts as workloads."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Trace(msgspec.Struct, frozen=True):
     partition: int | None = None
 
     def part(self, traces: Path, rows: slice | None, repaired: bool = False) -> Workload:
-        """Return the jobs of these rows; run times below a second become one second.
+        """Return the jobs of these rows as a workload; run times below a second become one second.
 
-        `repaired`: jobs of unknown size have one node, instead of being left out.
+        `repaired`: jobs of unknown size get one node instead of being left out.
         """
         path = path_in(traces, self.file)
         assert path is not None
@@ -46,14 +46,14 @@ CURIE = Trace("Curie", "CEA-Curie-2011-2.1-cln.swf.gz", 5040, 16, 10)
 
 
 def path_in(traces: Path | None, file: str) -> Path | None:
-    """Return a file in the folder or in its folder `traces`; None: it is in neither."""
+    """Return a file's path in the folder `traces` or in its subfolder `traces`; None: it is in neither."""
     if traces is None:
         return None
     return next((path for path in (traces / file, traces / "traces" / file) if path.exists()), None)
 
 
 def missing(experiment: str, files: Iterable[str]) -> ValueError:
-    """Return the error of an experiment that finds no file of its own."""
+    """Return the error of an experiment that finds none of the files that it needs."""
     return ValueError(
         f"the experiment {experiment} needs a folder with {' or '.join(files)}: give it by --traces"
     )

@@ -1,18 +1,19 @@
-"""Malleable jobs give nodes to waiting ones by agreement: minAgree and its siblings (PECS 2023).
+"""Malleable jobs give nodes to waiting jobs by agreement: minAgree and its siblings (PECS 2023).
 
-At each decision: a waiting job whose agreed nodes are free starts; EASY starts others on nodes without
-agreement; for each remaining job, running malleable jobs are ordered to give all nodes that it needs or none,
-and these are agreed for it; then malleable jobs grow on free nodes. Decisions fall at submissions, ends,
-resize points, and ticks of 60 s. A job gets no order while it has one.
+A decision has four steps. Waiting jobs whose agreed nodes are free start. EASY starts others on nodes without
+agreement. For each remaining job, running malleable jobs are ordered to give all nodes that it needs, or
+none; these nodes are agreed for it. Then malleable jobs grow on free nodes. Decisions fall at submissions,
+ends, resize points, and ticks of 60 s. A job gets no further order until it has carried out its last one.
 
-`size` says how many nodes jobs get: `min` starts jobs on their least number; those farthest above it shrink
-first and grow last. `pref` does so with the preferred number if possible; `keep` as well, but no job is
-ordered below its preferred number; `average` starts on the least number, and gives and takes node by node so
-that all jobs have the same share of their ranges. `nodes` says which nodes fulfil an agreement: `agreed`
-(just these), `steal` (waiting agreements swap nodes with one that can be fulfilled), `pool` (any free nodes).
+`size` says how many nodes jobs get: `min` starts jobs on their smallest number; jobs farthest above it shrink
+first and grow last. `pref` does the same with the preferred number if possible; so does `keep`, but it orders
+no job below its preferred number. `average` starts jobs on their smallest number, and gives and takes node by
+node so that all jobs have the same share of their ranges. `nodes` says which nodes fulfil an agreement:
+`agreed` (only the agreed ones), `steal` (an agreement swaps its busy nodes for free ones of other agreements
+if it can then be fulfilled), `pool` (any free nodes).
 
-`quirks="pecs23"` is the published reference: its estimates are in flop, so that no job overtakes the first,
-and at most one job per decision starts without an agreement.
+`quirks="pecs23"` is the published program: its estimates are in flop, so no job overtakes the first one, and
+at most one job per decision starts without an agreement.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _Target = Callable[[Job], int]
 
 
 class RigidEasy:
-    """EASY for rigid jobs with ticks; with `quirks="pecs23"`, the published one."""
+    """EASY for rigid jobs; with `quirks="pecs23"`, the published program, which has ticks."""
 
     wants_all_arrivals = True
 
@@ -72,9 +73,9 @@ class Agreement:
         self._nodes = nodes
         self._without_estimates = _has_quirks(quirks)
         self._ticks = _Ticks()
-        #: nodes agreed for each waiting job
+        #: waiting job -> nodes agreed for the job
         self._agreed: dict[int, set[int]] = {}
-        #: the job for which a node is agreed
+        #: node -> job for which the node is agreed
         self._owner: dict[int, int] = {}
 
     def begin(self, nodes: int) -> None:
@@ -84,7 +85,7 @@ class Agreement:
     def decide(self, view: View) -> Sequence[Action]:
         actions = list[Action](self._starts_and_resizes(view))
         if not actions:
-            return actions  # until something happens, a tick would find the same
+            return actions  # a tick would find the same
         waits = len(view.queue) > sum(isinstance(action, Start) for action in actions)
         if waits or view.free:
             actions += self._ticks.next(view.now_s)
@@ -125,14 +126,14 @@ class Agreement:
     # --- agreements ---------------------------------------------------------------------------
 
     def _fulfil(self, queue: Sequence[Job], free: list[int]) -> Iterator[tuple[int, list[int]]]:
-        """Yield waiting jobs that start on agreed nodes, which are taken out of `free`."""
+        """Yield each waiting job that starts by its agreement, and its nodes; remove these from `free`."""
         agreed, owner = self._agreed, self._owner
         for job in [job.id for job in queue if job.id in agreed]:
             nodes = self._choose(job, free)
             if nodes is None:
                 continue
             for node in nodes:
-                # A node without agreement takes the place of the latest agreed one.
+                # If the job takes a node without agreement, the node agreed last becomes one instead.
                 if owner.pop(node, None) is None:
                     owner.popitem()
             del agreed[job]
@@ -141,7 +142,7 @@ class Agreement:
             yield job, nodes
 
     def _choose(self, job: int, free: list[int]) -> list[int] | None:
-        """Return free nodes on which the job can start by its agreement; None: it must wait."""
+        """Return free nodes on which a job can start by its agreement; None: the job must wait."""
         wanted, owner = self._agreed[job], self._owner
         if self._nodes == "agreed":
             nodes = [node for node in free if owner.get(node) == job]
@@ -167,7 +168,7 @@ class Agreement:
     def _agree(self, job: Job, plans: list[_Plan], spare: dict[_Target, int]) -> None:
         """Order running jobs to give a job the nodes that it needs, if they can.
 
-        `spare`: the number of nodes that all running jobs can give, by the nodes that they keep, if known.
+        `spare` caches: number of nodes that each running job keeps -> number of nodes that all can give.
         """
         for need, keep in self._demands(job):
             if keep not in spare:
@@ -183,7 +184,7 @@ class Agreement:
             return
 
     def _demands(self, job: Job) -> Iterator[tuple[int, _Target]]:
-        """Yield numbers of nodes to request, each with the least that running jobs keep; the best first."""
+        """Yield how many nodes to request, and how many each running job then keeps; the best pair first."""
         if self._prefers:
             yield job.nodes, _preferred
             yield job.low, _preferred
@@ -191,7 +192,7 @@ class Agreement:
             yield job.low, _least
 
     def _givers(self, plans: list[_Plan], need: int, keep: _Target) -> Iterator[tuple[_Plan, int]]:
-        """Yield the jobs that give nodes, each with its number; the job with most nodes first."""
+        """Yield the plans of the jobs that give nodes, each with the number of nodes that the job gives."""
         if self._size != "average":
             target = _preferred if self._prefers else _least
             for plan in sorted(plans, key=lambda plan: target(plan.job) - len(plan.nodes)):
@@ -211,7 +212,7 @@ class Agreement:
     # --- free nodes -------------------------------------------------------------------------------
 
     def _overtaking(self, view: View, waiting: list[Job], free: int) -> list[tuple[Job, int]]:
-        """Return the waiting jobs that start without an agreement, with numbers of nodes."""
+        """Return the waiting jobs that start without an agreement, each with its number of nodes."""
         if self._without_estimates:
             head = waiting[0]
             return [(head, min(head.nodes, free) if self._prefers else head.low)] if head.low <= free else []
@@ -285,13 +286,13 @@ class _Plan:
             self.changed = True
 
     def share(self, more: int) -> float:
-        """Return a job's share of its range, with `more` nodes more."""
+        """Return which share of its range the job has, with `more` further nodes."""
         low, high = self.job.low, self.job.high
         return (len(self.nodes) + more - low) / (high - low) if high > low else math.inf
 
 
 class _Ticks:
-    """Wakes at multiples of a tick."""
+    """Makes wakes at multiples of `TICK_S`."""
 
     def __init__(self) -> None:
         self._next_s = -math.inf

@@ -1,7 +1,4 @@
-"""Rigid jobs in order of arrival, with more or less overtaking.
-
-Each policy starts a job on its preferred number of nodes, and resizes none.
-"""
+"""Policies for rigid jobs in the order of arrival, with more or less overtaking; they resize no job."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ class Fcfs:
 
 
 class Backfilling:
-    """Start every job that fits, on all nodes. No job has a promise; large ones may starve."""
+    """Start every job that fits, on all free nodes that it can use. Large jobs may starve."""
 
     name = "backfilling"
     wants_all_arrivals = False
@@ -55,12 +52,12 @@ class Backfilling:
 
 
 class Easy:
-    """The first job that does not fit has a reservation; others start if they do not delay it.
+    """EASY: the first job that does not fit has a reservation, which jobs behind it must not delay.
 
-    The reservation is at the shadow time: the earliest at which enough nodes will be free, by the estimates.
-    Another job starts if it fits now and either ends before (by its estimate) or uses only the extra nodes,
-    which the reservation does not need. With `extra=False`, only the former. At most `depth` waiting jobs are
-    considered (the head included), all if 0.
+    The reservation is at the shadow time: the earliest time at which, by the estimates, enough nodes will be
+    free. Another job starts if it fits now and either ends by the shadow time (by its estimate) or uses only
+    extra nodes, which the reservation does not need; with `extra=False`, extra nodes may not be used. At most
+    `depth` waiting jobs are considered, the head included (0: all).
     """
 
     wants_all_arrivals = False
@@ -70,7 +67,7 @@ class Easy:
         self._depth = depth or math.inf
         self._uses_extra = extra
         self._head = -1
-        #: start of the head and nodes left by it; None: not computed
+        #: shadow time [s] and number of extra nodes of the head; None: not computed yet
         self._shadow: tuple[float, int] | None = None
 
     def begin(self, nodes: int) -> None:
@@ -91,11 +88,11 @@ class Easy:
                 actions.append(Start(job.id, job.nodes))
             else:
                 return actions
-            # Computed when a job fits that might delay the head.
+            # The shadow is computed once a job fits that might delay the head.
             started, first = len(actions), len(actions) + 1
         else:
-            # The head and all jobs considered before still wait. With a depth, further jobs may have replaced
-            # started ones within the depth.
+            # The head and all jobs considered before still wait. With a depth, started jobs may have let
+            # other jobs come within the depth.
             started, first = 0, 1 if self._depth < math.inf else len(queue) - view.arrived
         if not free:
             return actions

@@ -1,10 +1,10 @@
 """Conservative backfilling: every waiting job has a reservation, which no other job ever delays.
 
-A job gets the earliest place in the profile of free nodes (by the estimates) when it comes. When a job ends
-early, the waiting ones are considered in order of arrival, and each moves to the earliest place then, while
-those behind it stay: so no job ever gets a later place.
+When a job arrives, it gets the earliest place (a reserved span of time) in the profile of free nodes, by the
+estimates. When a job ends early, the waiting jobs are considered in the order of arrival: each moves to the
+earliest place that is then free, while the jobs behind it keep theirs. So no job ever gets a later place.
 
-Places move only after ends, so nothing is recomputed after mere submissions.
+Places move only after ends, so nothing is recomputed after submissions alone.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from mallob_py.batch.job import Job
 from mallob_py.batch.policies.profile import Profile, row_of
 from mallob_py.batch.policy import Action, Reserve, Start, View, Wake
 
-#: assumed further run time of an overdue job, again and again [s]
+#: the further run time [s] that is assumed of an overdue job, repeatedly
 _GRACE_S = 60.0
 
-#: initial room for waiting jobs
+#: number of waiting jobs that new rows have room for
 _ROOM = 1024
 
 
 class _Waiting:
-    """The plans for the waiting jobs in the order of the queue, as rows with spare room at the end."""
+    """The waiting jobs' places in the order of the queue, as rows of numbers with spare room at the end."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.nodes = row_of([0] * _ROOM, int)
         self.estimates_s = row_of([0.0] * _ROOM, float)
-        #: when each job has its nodes
+        #: the time [s] at which each job's place begins
         self.places_s = row_of([0.0] * _ROOM, float)
 
     def row(self, job: int) -> int:
         return bisect_left(self.ids, job)
 
     def place_s(self, job: int) -> float:
-        """Return the time of a job's place; NaN: it waits no longer."""
+        """Return the time [s] at which a job's place begins; NaN: the job waits no longer."""
         row = self.row(job)
         return float(self.places_s[row]) if row < len(self.ids) and self.ids[row] == job else math.nan
 
@@ -60,7 +60,7 @@ class _Waiting:
 
 
 class Conservative:
-    """The policy; see the module's docstring."""
+    """The policy of the module's docstring."""
 
     wants_all_arrivals = True
 
@@ -72,11 +72,11 @@ class Conservative:
         self._is_new = True
         self._profile = Profile(-math.inf, nodes)
         self._waiting = _Waiting()
-        #: (place, job), including outdated entries
+        #: a heap of (begin of its place [s], job), with outdated entries
         self._next: list[tuple[float, int]] = []
-        #: end in the profile of each running job
+        #: running job -> end [s] that the profile assumes
         self._ends: dict[int, float] = {}
-        #: whether nodes became free since the last pass over the waiting jobs
+        #: whether nodes have become free early since the waiting jobs were last considered
         self._raised = False
 
     def decide(self, view: View) -> Sequence[Action]:
@@ -99,7 +99,7 @@ class Conservative:
         self._is_new = False
         self._start(view, actions)
         if self._next:
-            # A job ends then, unless it is overdue.
+            # The first place begins when a running job ends, unless that job is overdue.
             place_s = self._next[0][0]
             actions.append(Wake(place_s if place_s > now else now + _GRACE_S))
         return actions
@@ -111,7 +111,7 @@ class Conservative:
         )
         for row in moved:
             heapq.heappush(self._next, (float(waiting.places_s[row]), waiting.ids[row]))
-        # Jobs that moved have made room for earlier ones.
+        # Moved jobs have made room, which jobs before them in the queue may use.
         self._raised = bool(moved)
 
     def _place(self, job: Job, now: float) -> None:
@@ -121,7 +121,7 @@ class Conservative:
         heapq.heappush(self._next, (place_s, job.id))
 
     def _start(self, view: View, actions: list[Action]) -> None:
-        """Start the jobs whose time has come. At the same second, an end may still follow."""
+        """Start the jobs whose places begin now, if nodes are free: an end at this time may still follow."""
         waiting, due = self._waiting, set[int]()
         while self._next and self._next[0][0] <= view.now_s:
             place_s, number = heapq.heappop(self._next)
@@ -140,9 +140,9 @@ class Conservative:
                 heapq.heappush(self._next, (place_s, number))
 
     def _start_anew(self, view: View) -> None:
-        """Plan anew: overdue jobs void the reservations that count on their nodes.
+        """Plan all places anew: an overdue job still has nodes that are reserved for waiting jobs.
 
-        Or jobs run already when the policy begins.
+        This is also needed if jobs already run when the policy begins.
         """
         now = view.now_s
         self._profile = profile = Profile(now, self._nodes)

@@ -1,22 +1,21 @@
 """Constraint programming plans all waiting jobs at once, on nodes that jobs share.
 
-Source: Bridi et al., "A CP Scheduler for High-Performance Computers" (2016): minimise the sum of
-waiting time/expected waiting time of the queue; running jobs are fixed, only jobs planned for now start,
-every event causes a new plan. Its model has an interval per job, unit and node, which is too large to be
-solved within a second. Here there are two stages:
+Source: Bridi et al., "A CP Scheduler for High-Performance Computers" (2016). Its scheduler minimises the sum
+of waiting time/expected waiting time over the queue; running jobs stay where they are, only jobs planned for
+now start, every event causes a new plan. Its model has an interval per job, unit and node, which is too large
+to be solved within a second. So this policy plans in two stages:
 
-1. OR-Tools' CP-SAT plans starts on the machine as a whole: one cumulative per resource, and for resources
-   that only some nodes have, one per other resource of these nodes. Its hint is the plan that EASY makes.
+1. OR-Tools' CP-SAT plans starts on the machine as a whole: one cumulative constraint per resource, and for a
+   resource that only some nodes have, one per resource of these nodes. The hint to the solver is EASY's plan.
 2. In the order of these starts, each job gets the earliest time at which its units really have room.
 
-Users request far more time than their jobs take. With these estimates, a free node would be given to a small
-job for hours, instead of waiting for a second node that seems hours away, and jobs that need both nodes would
-wait for ever. So plans use the part of their estimates that jobs of the same queue have used so far
-(`learn`).
+Users request far more time than their jobs take. If plans used these estimates, a node would go to a small
+job for hours rather than be kept for a job that needs a second node, which seems hours away; such jobs would
+wait for ever. So plans shorten estimates to the part that jobs of the same queue have used so far (`learn`).
 
-Of this plan, EASY's, and a plan by weighted requested time, the cheapest is followed: by the estimates, no
-decision is worse than EASY's for the same queue. OR-Tools is imported at the first plan; install it by
-`pip install "mallob-py[cp]"`.
+The policy follows the cheapest of three plans: this one, EASY's, and one by weighted requested time. So by
+the estimates, no decision is worse than EASY's for the same queue. OR-Tools is imported at the first plan;
+install it by `pip install "mallob-py[cp]"`.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from mallob_py.batch.policies.pbs import End, backfill_starts, ends_of, room_of
 from mallob_py.batch.policy import Action, PolicyError, Start, View
 from mallob_py.batch.workload.eurora import expected_wait_s
 
-#: the solver's weight (an integer) of one second of expected wait
+#: a job's weight in the solver is this number divided by its expected wait [s], rounded to an integer
 _WEIGHT = 864_000.0
 
 
 class Planned(msgspec.Struct, frozen=True, gc=False):
-    """A plan to start a waiting job at this time [s] on these nodes."""
+    """The planned start [s] and nodes of a waiting job."""
 
     job: Job
     start_s: float
@@ -51,13 +50,13 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cp:
-    """The policy of the module's text.
+    """The policy of the module's docstring.
 
-    At most `depth` waiting jobs are planned, those with the least weighted requested time; other jobs start
-    if they do not delay the plan. The solver gets `limit_s` of CP-SAT's deterministic time (which counts
-    steps; a unit takes one to some ten seconds), doubled after each time that it did not find an optimum, up
-    to `cap_s`; `workers` threads (with one, the same run gives the same schedule). With `learn=False`, plans
-    use the users' estimates.
+    Only the `depth` waiting jobs with the smallest weighted requested time are planned; other jobs start if
+    they do not delay the plan. The solver gets `limit_s` of CP-SAT's deterministic time (which counts steps;
+    a unit takes one to some ten seconds). This limit doubles, up to `cap_s`, each time that the solver does
+    not find an optimum. The solver has `workers` threads; with one, equal runs give equal schedules. With
+    `learn=False`, plans use the users' estimates.
     """
 
     wants_all_arrivals = True
@@ -92,7 +91,7 @@ class Cp:
         if not view.queue:
             return ()
         room = room_of(view, self.name)
-        # No job fits, so no plan can start one.
+        # If no job fits, no plan can start one.
         if not any(_fits(room, kind) for kind in {(job.nodes, job.demand) for job in view.queue}):
             return ()
         waiting, ends = self._expected(view)
@@ -104,7 +103,7 @@ class Cp:
         return [Start(one.job.id, tuple(one.nodes)) for one in plan if one.start_s == view.now_s]
 
     def _expected(self, view: View) -> tuple[Sequence[Job], list[End]]:
-        """Return waiting jobs with the run times for planning, and the expected ends of running jobs."""
+        """Return waiting jobs, with the run times to plan with, and running jobs' expected ends."""
         if not self._learns:
             return view.queue, ends_of(view)
         experience = self._experience
@@ -116,7 +115,7 @@ class Cp:
         return waiting, sorted(ends, key=lambda end: end[0])
 
     def plan(self, now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
-        """Return a plan for a queue, with the present room and the estimated ends of running jobs."""
+        """Return the cheapest plan for a queue, given the present room and running jobs' expected ends."""
         best = easy_plan(now_s, queue, room, ends)
         if all(one.start_s == now_s for one in best):
             return best
@@ -133,7 +132,7 @@ class Cp:
     def _aggregated(
         self, now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End], hint_s: dict[int, float]
     ) -> dict[int, float] | None:
-        """Return the starts of the first stage; None: the solver has found none in its time."""
+        """Return the first stage's plan: job -> start [s]; None: the solver has found no plan in its time."""
         cp_model = _cp_model()
         model = cp_model.CpModel()
         horizon = math.ceil(max([*hint_s.values(), *(end[0] for end in ends)]) - now_s)
@@ -145,7 +144,7 @@ class Cp:
             model.add_hint(start, math.ceil(hint_s[job.id] - now_s))
         capacity = room.capacity
         resources = range(capacity.shape[1])
-        # Resources of only some nodes, which bound the jobs that need them.
+        # Resources that only some nodes have: these nodes alone bound the jobs that need them.
         rare = [one for one in resources if not capacity[:, one].all() and capacity[:, one].any()]
         for having in [None, *rare]:
             where = slice(None) if having is None else capacity[:, having] > 0.0
@@ -187,16 +186,16 @@ class Cp:
 
 
 def cost(plan: Iterable[Planned]) -> float:
-    """Return the sum of waiting time/expected waiting time."""
+    """Return the sum of waiting time/expected waiting time over a plan's jobs."""
     return sum((one.start_s - one.job.submit_s) / expected_wait_s(one.job.queue) for one in plan)
 
 
 def easy_plan(now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
-    """Return EASY's plan for a queue if no further job arrives and all estimates are true."""
+    """Return the plan that EASY would carry out if no further job arrived and all estimates were true."""
     room, waiting, plan = room.copy(), list(queue), list[Planned]()
     due = sorted(ends, key=lambda end: end[0])
     while True:
-        # All jobs that end at this time must end before any job starts.
+        # All jobs that end at this time must free their room before a job starts.
         while due and due[0][0] <= now_s:
             _, nodes, demand = due.pop(0)
             room.give(nodes, demand)
@@ -213,7 +212,7 @@ def easy_plan(now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End
 
 
 def packed_plan(now_s: float, order: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
-    """Plan each job, in this order, at the earliest time at which its units have room beside earlier jobs."""
+    """Plan the jobs in this order, each at the earliest time at which it has room beside those before it."""
     timeline = Timeline(now_s, room, ends)
     plan: list[Planned] = []
     for job in order:
@@ -225,7 +224,7 @@ def packed_plan(now_s: float, order: Sequence[Job], room: Room, ends: Sequence[E
 def _beside(
     plan: Sequence[Planned], others: Sequence[Job], now_s: float, room: Room, ends: Sequence[End]
 ) -> list[Planned]:
-    """Return the jobs that can start now without a delay of the plan."""
+    """Return those of the other jobs that can start now without delaying the plan."""
     timeline = Timeline(now_s, room, ends)
     for one in plan:
         timeline.take(one.job, one.start_s, one.nodes)
@@ -234,12 +233,12 @@ def _beside(
 
 
 def _by_weight(job: Job) -> tuple[float, int]:
-    """Return a sort key by Smith's rule: short jobs of much weight come first."""
+    """Return a sort key by Smith's rule: jobs with small size, estimate and expected wait come first."""
     return job.estimate_s * job.nodes * expected_wait_s(job.queue), job.id
 
 
 def _amount(units: int, demand: Sequence[float], resource: int, capacity: NDArray[np.float64]) -> int:
-    """Return the least need of a job for a resource; without a demand, that of the smallest nodes."""
+    """Return a job's need of a resource; without a demand, that of whole nodes, the smallest ones."""
     if demand:
         return math.floor(demand[resource] * units)
     return math.floor(float(np.sort(capacity[:, resource])[:units].sum()))
@@ -265,7 +264,8 @@ def _cp_model() -> Any:
 class Timeline:
     """The shared nodes' room over time, by estimates and plans.
 
-    A step function: from `_times_s[k]` to the next time, `_left[k]` is free (node, resource).
+    A step function: from the time `_times_s[k]` to the next one, the amounts `_left[k]` (by node and
+    resource) are free.
     """
 
     def __init__(self, now_s: float, room: Room, ends: Sequence[End]) -> None:
@@ -283,9 +283,9 @@ class Timeline:
         self._left = np.array(steps)
 
     def place(self, job: Job) -> tuple[float, list[int]]:
-        """Reserve the earliest room for a job's estimated run time; return its begin [s] and nodes.
+        """Reserve the earliest room for a job's estimated run time; return the job's start [s] and nodes.
 
-        The job must have room on the empty machine.
+        The job must fit on the empty machine.
         """
         times_s = self._times_s
         units = units_in(self._left, job.demand, self._capacity)
@@ -300,7 +300,7 @@ class Timeline:
         return start_s, nodes
 
     def place_now(self, job: Job) -> list[int] | None:
-        """Reserve nodes for a job from now on for its estimated run time; return them."""
+        """Reserve room for a job's estimated run time from now on; return its nodes (None: no room)."""
         last = bisect_left(self._times_s, self._times_s[0] + job.estimate_s, 1)
         room = Room(self._capacity, self._left[:last].min(axis=0))
         nodes = room.place(job.nodes, job.demand)
@@ -309,7 +309,7 @@ class Timeline:
         return nodes
 
     def take(self, job: Job, start_s: float, nodes: Sequence[int]) -> None:
-        """Reserve these nodes for a job from this time on for its estimated run time."""
+        """Reserve room on these nodes for a job's estimated run time from `start_s` on."""
         self._cut(start_s)
         self._cut(start_s + job.estimate_s)
         first = bisect_left(self._times_s, start_s)

@@ -1,15 +1,15 @@
 """A policy that knows speedups: the next node goes to the job that gains most from it.
 
-Starts and the times of resizes are those of `fair`. Each job that can be resized or starts first gets its
-least number of nodes, or `floor` (a part) of its fair share if that is more; no job ever has less. Each
-further node goes to the job with the largest gain, by its weight (`by` and `priorities` as in `fair`):
+Jobs start and are resized when `fair` would start or resize them. Each job that starts or can be resized
+first gets its floor: its smallest number of nodes or, if greater, the part `floor` of its fair share. Each
+further node goes to the job with the largest gain times weight (`by` and `priorities` as in `fair`):
 
-    gain=time    the gain in speed over the job's estimate: how much sooner the job ends, relatively
-    gain=speed   the gain in speed over the speed of one node: the machine does most work
+    gain=time    gain in speed divided by the job's estimate: at equal gains in speed, short jobs come first
+    gain=speed   gain in speed divided by the job's speed on one node: the machine does most work
 
-Speeds are concave curves: of each job as its source gives them (`curve=given`), or one for all jobs, such as
-`curve=power:0.2`. A plan depends on which jobs can be resized at the time, by the floors: two plans of one
-moment may differ, so a job is resized at most once a second.
+Speeds are concave curves: each job's own from its source (`curve=given`), or one for all jobs, such as
+`curve=power:0.2`. The floors depend on which jobs can be resized at the time, so two plans for the same time
+may differ; therefore a job is resized at most once a second.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mallob_py.batch.workload.changes import speed_model_of
 
 _GAINS = ("time", "speed")
 _GIVEN = "given"
-#: least time between two resizes of a job: floors depend on which jobs can be resized, so plans may differ
+#: the shortest time [s] between two resizes of a job; see the module's docstring
 _MOMENT_S = 1.0
 
 
 class Curve(Fair):
-    """See the module's text."""
+    """The policy of the module's docstring."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Curve(Fair):
     def volumes(
         self, view: View, able: Sequence[Running], starting: Sequence[Job], free: int
     ) -> dict[int, int]:
-        """Return the volumes of jobs that can be resized or start; their sum is that under `fair`."""
+        """Return the volumes of jobs that can be resized or start; `fair` gives the same sum."""
         fair = super().volumes(view, able, starting, free)
         jobs = {job.id: job for job in (*(running.job for running in able), *starting)}
         volumes = {name: max(jobs[name].low, int(self._floor * share)) for name, share in fair.items()}
@@ -73,7 +73,7 @@ class Curve(Fair):
         def entry(name: int) -> tuple[float, int, int]:
             curve, nodes, preferred = self._curve(jobs[name]), volumes[name], jobs[name].nodes
             gain = curve.speed(nodes + 1, preferred) - curve.speed(nodes, preferred)
-            return -worth[name] * gain, nodes, name  # of equal gains, that on fewest nodes
+            return -worth[name] * gain, nodes, name  # at equal gains, the smallest job
 
         heap = [entry(name) for name, job in jobs.items() if volumes[name] < job.high]
         heapq.heapify(heap)
@@ -87,7 +87,7 @@ class Curve(Fair):
         return volumes
 
     def _base(self, job: Job) -> float:
-        """Return what a gain in speed is relative to; the speed on the preferred number of nodes is 1."""
+        """Return the divisor of a job's gains in speed, whose unit is the speed on the preferred nodes."""
         return job.estimate_s if self._is_of_time else self._curve(job).speed(1, job.nodes)
 
     def _curve(self, job: Job) -> AnySpeedup:

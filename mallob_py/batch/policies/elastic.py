@@ -1,18 +1,19 @@
-"""The policies of ElasticJobScheduler, which start moldable and malleable jobs on what there is.
+"""The policies of ElasticJobScheduler, which start moldable and malleable jobs on as many nodes as are free.
 
-`ElasticFcfs` and `ElasticEasy` start the jobs on as many nodes as they can use (so does `Backfilling`) and
-resize none. `Malleable` (1) starts jobs by EASY, (2) shrinks running malleable jobs for those that still
-wait, (3) lets malleable jobs grow into nodes that are left.
+`ElasticFcfs` and `ElasticEasy` start each job on all free nodes that it can use (as `Backfilling` does) and
+resize no job. `Malleable` (1) starts jobs by EASY, (2) shrinks running malleable jobs for jobs that still
+wait, (3) lets malleable jobs grow into nodes that are still free.
 
-EASY here has no extra nodes: behind the first job that does not fit, another starts only if it ends, by its
-estimate, before the earliest end at which that one fits. Estimates hold on any number of nodes.
+EASY has no extra nodes here: behind the first job that does not fit, another job starts only if it ends, by
+its estimate, before the shadow time of that first job. Estimates hold on any number of nodes.
 
-Where publication ("paper") and published program ("code") differ, three settings of `Malleable` choose.
-`start`: jobs start on the least number of nodes, or on as many as are free. `shrink`: jobs shrink for any
-waiting job, the job with most nodes first, or only for the first waiting job, the job that can give most
-nodes first. `grow`: the job with fewest nodes grows first, or the job that can use most further nodes. A job
-is not resized within `cooldown_s` of its last resize, nor within `ready_s` of its start, nor before it has
-run for `period_s`, the period of the program's loop, after a resize: otherwise it might be resized for ever.
+Where the publication ("paper") and the published program ("code") differ, three settings of `Malleable`
+choose one of them. `start`: paper starts jobs on their smallest number of nodes, code on as many as are free.
+`shrink`: paper shrinks jobs for any waiting job, first the job with most nodes; code only for the first
+waiting job, first the job that can give most nodes. `grow`: with paper, the job with fewest nodes grows
+first; with code, the job that can use most further nodes. A job is not resized within `cooldown_s` of its
+last resize, nor within `ready_s` of its start, nor before it has run for `period_s` (the period of the
+program's loop) after a resize: otherwise it might be resized for ever without working.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ElasticFcfs:
 
 
 class ElasticEasy:
-    """EASY without extra nodes, see the module's text."""
+    """EASY without extra nodes; see the module's docstring."""
 
     name = "elastic-easy"
     wants_all_arrivals = True
@@ -60,7 +61,7 @@ class ElasticEasy:
 
 
 class Malleable:
-    """EASY with resizes of malleable jobs, see the module's text."""
+    """EASY with resizes of malleable jobs; see the module's docstring."""
 
     wants_all_arrivals = True
 
@@ -76,7 +77,8 @@ class Malleable:
         for setting, value in (("start", start), ("shrink", shrink), ("grow", grow)):
             if value not in _SOURCES:
                 raise ValueError(f"{setting} is {value!r}, not paper or code")
-        # Without a pause, nodes of a job that EASY holds back could change hands for ever at one time.
+        # Without a period, jobs could for ever exchange, at one time, nodes that EASY keeps from waiting
+        # jobs.
         if period_s <= 0.0:
             raise ValueError(f"period_s is {period_s:g}, not above 0")
         if cooldown_s < period_s:
@@ -95,7 +97,7 @@ class Malleable:
         pass
 
     def decide(self, view: View) -> Iterator[Action]:
-        """Yield actions; each sees the nodes that the previous ones have freed."""
+        """Yield actions one by one; each is chosen after the previous ones have freed their nodes."""
         for job, size in _easy(view, self._starts_at_most):
             yield Start(job.id, size)
         able = [running for running in view.running.values() if self._free_at(running) <= view.now_s]
@@ -110,13 +112,13 @@ class Malleable:
             yield Wake(self._next_turn_s(view.now_s, soonest_s))
 
     def _next_turn_s(self, now_s: float, soonest_s: float) -> float:
-        """Return the next turn of the loop that is not before a time."""
+        """Return the time [s] of the program's first loop after `now_s` that is not before `soonest_s`."""
         period_s = self._period_s
         turn = max(math.ceil(soonest_s / period_s), math.floor(now_s / period_s) + 1)
         return (turn if turn * period_s > now_s else turn + 1) * period_s  # 3 * 0.2 is more than 0.6
 
     def _free_at(self, running: Running) -> float:
-        """Return the time from which a job can be resized; infinite: never."""
+        """Return the time [s] from which a job can be resized; infinite: not known."""
         if not running.job.is_malleable or running.target is not None:
             return math.inf
         ready_s = running.start_s + self._ready_s
@@ -125,13 +127,13 @@ class Malleable:
         return max(ready_s, running.resized_s + self._cooldown_s, running.still_until_s + self._period_s)
 
     def _shrink(self, view: View, able: list[Running]) -> Generator[Action, None, bool]:
-        """Shrink jobs for waiting ones, and start these; return whether a job waits for nodes to come."""
-        # Nodes of earlier orders that are still to come.
+        """Shrink jobs for waiting jobs, and start these; return whether a job waits for ordered nodes."""
+        # The nodes that jobs with earlier orders are still to free.
         coming = sum(max(0, one.size - one.target) for one in view.running.values() if one.target is not None)
         givers, spare = self._givers(view, able)
         for job in list(view.queue[:1] if self._shrinks_as_program else view.queue):
             if job.low <= view.free:
-                continue  # the job would delay the first one
+                continue  # EASY did not start the job, because it would delay the first one
             need = job.low - view.free - coming
             if need > spare:
                 continue
@@ -148,7 +150,7 @@ class Malleable:
         return False
 
     def _givers(self, view: View, able: list[Running]) -> tuple[list[Running], int]:
-        """Return the jobs that can be shrunk now, in the order of shrinking, and by how many nodes in all."""
+        """Return the jobs that can shrink now, in the order of shrinking, and how many nodes all can give."""
         givers = [one for one in able if self._free_at(one) <= view.now_s and one.size > one.job.low]
         if self._shrinks_as_program:
             givers.sort(key=lambda one: one.job.low - one.size)
@@ -169,7 +171,10 @@ class Malleable:
 
 
 def _easy(view: View, at_most: bool) -> list[tuple[Job, int]]:
-    """Return the waiting jobs that start, with their nodes: the least number, or as many as are free."""
+    """Return (job, its number of nodes) for the waiting jobs that start.
+
+    The number is the job's smallest or, if `at_most`, as many nodes as are free.
+    """
     free, starts = view.free, list[tuple[Job, int]]()
     shadow_s = math.inf
     head: Job | None = None

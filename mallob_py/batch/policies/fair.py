@@ -1,21 +1,21 @@
 """The balancer of this project as a batch scheduler: every job has its fair volume of nodes.
 
-A malleable job's volume is its priority's share of the machine, within its least and most numbers of nodes
-(`mallob_py/protocol/volumes.py`, where the least number is 1). At each event, volumes are recomputed for the
-running malleable jobs and the starting ones; other jobs keep their nodes.
+A malleable job's volume is its priority's share of the machine, within its smallest and greatest number of
+nodes (`mallob_py/protocol/volumes.py`, where the smallest number is 1). At each event, volumes are recomputed
+for the running malleable jobs and the starting ones; other jobs keep their nodes.
 
-Waiting jobs start in the order of their submission (`order=priority`: of their priorities, then of
-submission), as soon as the running jobs can leave them their least numbers of nodes. The head is the first
-job that cannot start. `overtake` selects the jobs behind it that may start: `easy`: jobs that do not delay
-the head, as in EASY, where sizes are least numbers; `any`: all jobs that fit; `none`: no job. Without
-malleable jobs, the policy is EASY, backfilling or FCFS.
+Waiting jobs start in the order of their submission (with `order=priority`: by priority, then by submission),
+as soon as running jobs can leave them their smallest numbers of nodes. The head is the first job that cannot
+start. `overtake` says which jobs behind the head may start: `easy`: jobs that do not delay the head, as in
+EASY, each on its smallest number of nodes; `any`: all jobs that fit; `none`: no job. Without malleable jobs,
+the policy is EASY, backfilling or FCFS.
 
-Priorities of jobs are equal (`by=job`), or proportional to the preferred numbers of nodes (`nodes`); or users
-(`user`) or queues (`queue`) have equal priorities, which their jobs share equally. `priorities` sets other
-priorities for some users or queues, such as `priorities=debug:4/long:0.5`.
+Jobs have equal priorities (`by=job`), or priorities proportional to their preferred numbers of nodes
+(`nodes`); or users (`user`) or queues (`queue`) have equal priorities, which their jobs share equally.
+`priorities` sets other priorities for some users or queues, such as `priorities=debug:4/long:0.5`.
 
-A job is not resized within `cooldown_s` of its last resize. With `costs`, where resizes take time, a job only
-shrinks if a waiting job needs its nodes, and only grows if it ends earlier by its estimate.
+A job is not resized within `cooldown_s` of its last resize. With `costs`, if resizes take time, a job shrinks
+only if a waiting job needs its nodes, and grows only if it then ends earlier by its estimate.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from mallob_py.protocol.volumes import MAX_PRIORITY, MIN_PRIORITY, fair_volumes
 _BY = ("job", "nodes", "user", "queue")
 _ORDERS = ("arrival", "priority")
 _OVERTAKE = ("easy", "any", "none")
-#: the fractions of a node in which shares are compared with least numbers
+#: the number of parts of a node in which shares are compared with smallest numbers of nodes
 _PARTS = 1 << 16
 
 
 class Fair:
-    """The fair-share policy, see the module's text."""
+    """The fair-share policy; see the module's docstring."""
 
     wants_all_arrivals = True
 
@@ -76,14 +76,14 @@ class Fair:
         self._head, self._room = -1, 0
 
     def decide(self, view: View) -> Iterator[Action]:
-        """Yield actions; each sees the nodes that the previous ones have freed."""
+        """Yield actions one by one; each is chosen after the previous ones have freed their nodes."""
         able = [running for running in view.running.values() if self._rested_s(running) <= view.now_s]
-        # Nodes of earlier orders that are still to come.
+        # The nodes that jobs with earlier orders are still to free.
         coming = sum(max(0, one.size - one.target) for one in view.running.values() if one.target is not None)
         starting = self._starting(view, able, coming)
         if starting or view.ended:
             if able or any(job.is_malleable for job in starting):
-                # Running jobs change their sizes, and so expected ends and permitted overtaking.
+                # Resizes change expected ends, and so which jobs may overtake the head.
                 self._head = -1
             volumes = self.volumes(view, able, starting, view.free + coming)
             yield from self._shrink(view, able, volumes, coming)
@@ -104,7 +104,7 @@ class Fair:
     # --- starts -------------------------------------------------------------------------------
 
     def _starting(self, view: View, able: Sequence[Running], coming: int) -> list[Job]:
-        """Return the waiting jobs that start now, or as soon as ordered nodes come."""
+        """Return the waiting jobs that start now, or as soon as shrinking jobs have freed their nodes."""
         queue = view.queue
         if not queue:
             return []
@@ -134,7 +134,7 @@ class Fair:
         behind: Sequence[Job],
         starting: list[Job],
     ) -> list[Job]:
-        """Return the jobs that start, including overtaking ones behind the head."""
+        """Return `starting`, extended by the jobs behind the head that may overtake it."""
         self._room = room
         if self._overtake == "none":
             return starting
@@ -159,9 +159,9 @@ class Fair:
     def _shadow(
         self, view: View, able: Sequence[Running], room: int, head: Job, starting: Sequence[Job]
     ) -> tuple[float, int]:
-        """Return the head's shadow time by the estimates, and the nodes that are left at this time.
+        """Return the head's shadow time [s] by the estimates, and the number of extra nodes at this time.
 
-        `room` includes the nodes that running jobs can leave now; at their ends, jobs leave all their nodes.
+        `room` includes the nodes that running jobs can leave now, so their ends free only the other nodes.
         """
         shrinking = {running.job.id for running in able}
         ends = (
@@ -175,7 +175,7 @@ class Fair:
     def volumes(
         self, view: View, able: Sequence[Running], starting: Sequence[Job], free: int
     ) -> dict[int, int]:
-        """Return the volume of each job that can be resized or starts."""
+        """Return the volumes (job -> number of nodes) of jobs that can be resized or start."""
         jobs = [*(running.job for running in able), *starting]
         if not jobs:
             return {}
@@ -223,7 +223,7 @@ class Fair:
     def _start(
         self, view: View, starting: Sequence[Job], volumes: dict[int, int]
     ) -> Generator[Action, None, bool]:
-        """Start jobs; return whether all have started, so that other jobs can use the remaining nodes."""
+        """Start jobs; return whether all have started: only then may running jobs grow into free nodes."""
         for_others = sum(job.low for job in starting)
         for job in starting:
             for_others -= job.low
@@ -238,12 +238,12 @@ class Fair:
             if not view.free:
                 break
             size = min(volumes[running.job.id], running.size + view.free)
-            # Shrinking jobs have got their order before.
+            # A job with a target has just been ordered to shrink.
             if size > running.size and running.target is None and self._pays(view, running, size):
                 yield Resize(running.job.id, size)
 
     def _pays(self, view: View, running: Running, size: int) -> bool:
-        """Return whether a growing job would end earlier."""
+        """Return whether a job would end earlier if it grew."""
         job = running.job
         pause_s = view.costs.pause_s(job, running.size, size) if self._looks_at_costs else 0.0
         if not pause_s:
@@ -259,12 +259,12 @@ def bounded_volumes(
     nodes: int,
     ids: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Return fair volumes of `nodes` nodes within bounds. The sum of the least numbers must not exceed
-    `nodes`.
+    """Return fair volumes of `nodes` nodes within the bounds `least` and `most`, by job.
 
-    A job whose share is below its least number gets this number. The other jobs share the rest, which lowers
-    their shares; so a job below its least number stays below it. Where rounding to whole nodes hides whether
-    a share is below, shares are compared in fine parts of a node.
+    The sum of `least` must not exceed `nodes`. A job whose share is below its smallest number gets this
+    number. The other jobs share the remaining nodes, which lowers their shares, so no job rises above its
+    smallest number again. If rounding to whole nodes hides whether a share is below, parts of nodes are
+    compared.
     """
     volumes = least.copy()
     sharing = np.arange(len(least))
@@ -283,7 +283,7 @@ def bounded_volumes(
 
 
 def _priorities_of(text: str) -> dict[str, float]:
-    """Parse priorities such as `debug:4/long:0.5`."""
+    """Parse priorities such as `debug:4/long:0.5`; return user or queue -> priority. Raises ValueError."""
     priorities: dict[str, float] = {}
     for item in filter(None, text.split("/")):
         name, _, number = item.rpartition(":")

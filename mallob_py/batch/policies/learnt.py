@@ -1,13 +1,13 @@
-"""Run times learnt from ended jobs, in place of the users' estimates: for any policy.
+"""Run times predicted from ended jobs instead of taken from users' estimates; for any policy.
 
-Users request far more time than their jobs take. A job's expected run time is its estimate times the part of
-their estimates that ended jobs of the same queue, or of the same user, have used so far. `Learnt` shows
-expected run times to another policy as the jobs' estimates: for a waiting job, the expectation at its
-submission; for a running job over this time, twice the time that it has run, and never more than the user's
-estimate.
+Users request far more time than their jobs take. A job's expected run time is its estimate times the mean
+part of their estimates that ended jobs of the same queue, or of the same user, have used. `Learnt` shows
+expected run times to another policy as the jobs' estimates. The expected run time is determined at the job's
+submission; when a running job exceeds it, it becomes twice the time run so far, but never more than the
+user's estimate.
 
-Source: Tsafrir, Etsion, Feitelson, "Backfilling Using System-Generated Predictions" (2007), for predictions
-that are made at the submission and corrected when they are exceeded; means over a queue are ours.
+Source: Tsafrir, Etsion, Feitelson, "Backfilling Using System-Generated Predictions" (2007), which makes
+predictions at the submission and corrects them when they are exceeded. Taking means over a queue is our own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ By = Literal["queue", "user"]
 
 
 class Experience:
-    """The part of their estimates that jobs of a queue (or user) have used; at first, all of it."""
+    """The mean part of their estimates that jobs of each queue (or user) have used; 1 before an end."""
 
     def __init__(self, by: By = "queue") -> None:
         self._by = by
@@ -37,12 +37,12 @@ class Experience:
         self._used[self._key(job)] = (total + min(1.0, ran_s / job.estimate_s), count + 1)
 
     def runs_for_s(self, job: Job) -> float:
-        """Return the expected run time; at most the estimate."""
+        """Return the expected run time [s] of a job, which is at most its estimate."""
         total, count = self._used[self._key(job)]
         return job.estimate_s * total / count
 
     def ends_s(self, running: Running, now_s: float) -> float:
-        """Return the expected end of a job: after now, and at most its estimated end if that is to come."""
+        """Return a job's expected end [s]: after now, and not after its estimated end if this is to come."""
         end_s = running.start_s + self.runs_for_s(running.job)
         if end_s <= now_s:
             # The job is unusual: the longer it has run, the longer it is expected to run.
@@ -54,7 +54,7 @@ class Experience:
 
 
 class Learnt:
-    """Another policy, which sees learnt run times as the users' estimates; see the module's text."""
+    """A wrapper that shows predicted run times to another policy; see the module's docstring."""
 
     def __init__(self, policy: Policy, by: By = "queue") -> None:
         self.name = policy.name
@@ -68,9 +68,9 @@ class Learnt:
     def begin(self, nodes: int) -> None:
         self._policy.begin(nodes)
         self._experience = Experience(self._by)
-        #: jobs with their expected run times, from arrival to end
+        #: id -> job whose estimate is its expected run time, from arrival to end
         self._jobs: dict[int, Job] = {}
-        #: running jobs in the form shown to the policy
+        #: id -> running job as shown to the policy
         self._shown: dict[int, Running] = {}
         self._queue: list[Job] = []
         self._ends: list[tuple[float, int, Running]] = []
@@ -97,7 +97,7 @@ class Learnt:
                 self._follow(view, seen)
 
     def _follow(self, view: View, seen: View) -> None:
-        """Update the shown state in the same containers, as the policy's generator reads them further."""
+        """Update the shown state in place: the policy's generator goes on reading the same containers."""
         seen.free, seen.free_nodes = view.free, view.free_nodes
         seen.room, seen.wishes = view.room, view.wishes
         self._queue[:] = [self._expected(job) for job in view.queue]
@@ -126,7 +126,7 @@ class Learnt:
         part = shown.job.estimate_s / running.job.estimate_s
         end_s = running.start_s + part * (running.estimated_end_s - running.start_s)
         if end_s <= now_s < running.estimated_end_s:
-            # The last expected end holds until it is over.
+            # The last expected end holds until it has passed.
             end_s = shown.estimated_end_s
             if end_s <= now_s or end_s == running.estimated_end_s:
                 end_s = min(running.estimated_end_s, 2.0 * now_s - running.start_s)

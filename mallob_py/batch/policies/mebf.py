@@ -1,22 +1,23 @@
 """MEBF: EASY backfilling that shrinks malleable jobs when nothing is free and expands them when no job waits.
 
-Source: "Malleable backfilling" with the policies Handoff, Spare and Intensive (the pseudo-code is
-missing where it was taken from, so this follows the text). At each decision:
+Source: "Malleable backfilling" with the policies Handoff, Spare and Intensive. Our copy lacks the
+pseudo-code, so this module follows the text. At each decision:
 
-1. Jobs start in the order of arrival: on their preferred number of nodes if so many are free, else on all
-   free nodes, down to the job's least number. The first job that cannot start is the head.
-2. No job waits: *expand*. Free nodes go to the most scalable jobs first. A job gets as many as it can use
-   if these are more than `ratio` times its nodes: 1 (handoff), `spare` (spare), 0 (intensive). Spare keeps
-   the part `kept` of the free nodes, and of the nodes that jobs have beyond their preferred number, free for
-   jobs to come; the publication does not tell which part.
-3. Nothing is free: *shrink*. Jobs that were never resized give floor(`share` n) of their n nodes, as far as
-   their least number allows, the least scalable first, until the head can start; then all begins again.
-4. Too little is free for the head: others are started that do not delay it, as in EASY. If there are none,
-   gaps are left (`gaps=basic`), or running jobs expand into them (expand), or shrink as in 3 (shrink).
+1. Jobs start in the order of arrival: on their preferred number of nodes if enough are free, else on all free
+   nodes if these are at least the job's smallest number. The first job that cannot start is the head.
+2. If no job waits: *expand*. Free nodes go to the most scalable jobs first. A job gets all further nodes that
+   it can use if they are more than `ratio` times its nodes: 1 (handoff), `spare` (spare), 0 (intensive). Of
+   the free nodes and the nodes that jobs have beyond their preferred number, Spare keeps the part `kept` free
+   for jobs to come; the publication does not say which part.
+3. If no node is free: *shrink*. Jobs that were never resized, the least scalable first, give floor(`share` n)
+   of their n nodes but keep their smallest number, until the head can start; then the decision begins again.
+4. If too few nodes are free for the head: other jobs start that do not delay it, as in EASY. If there are
+   none, the nodes stay free (`gaps=basic`), or running jobs expand into them (expand), or shrink as in 3
+   (shrink).
 
-A resize must be feasible: the job's remaining time is at least `theta` of its whole time as it was estimated
-at its start, and its time will not be more than `gamma` times that one, with the costs of the resize.
-Scalability is what speedup models tell as their loss.
+A resize must be feasible: the job's remaining time is at least `theta` of its run time as estimated at its
+start, and with the costs of the resize, its run time will be at most `gamma` times this estimate. The smaller
+the loss of a job's speedup model, the more scalable is the job.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from mallob_py.batch.shadow import ends_of, shadow_of
 
 
 class Variant(enum.Enum):
-    """The number of new nodes that makes expanding a job worth while."""
+    """The number of additional nodes above which expanding a job is worth while."""
 
     HANDOFF = "handoff"
     SPARE = "spare"
@@ -41,7 +42,7 @@ class Variant(enum.Enum):
 
 
 class Gaps(enum.Enum):
-    """The use of free nodes when the head needs more of them and no other job can start."""
+    """The use of free nodes that are too few for the head, when no other job can start on them."""
 
     BASIC = "basic"
     EXPAND = "expand"
@@ -49,12 +50,12 @@ class Gaps(enum.Enum):
 
 
 _Choice = TypeVar("_Choice", bound=enum.Enum)
-#: loss, order of start, job, its estimated time [s] at its start
+#: loss of the speedup, order of start, job, run time [s] as estimated at its start
 _Candidate = tuple[float, int, Running, float]
 
 
 class Mebf:
-    """The policy of the module's text. `extra`: whether EASY's extra nodes may be used."""
+    """The policy of the module's docstring. `extra`: whether EASY's extra nodes may be used."""
 
     wants_all_arrivals = True
 
@@ -82,7 +83,7 @@ class Mebf:
         self._uses_extra = extra
 
     def remark(self, jobs: Iterable[Job]) -> str | None:
-        """Return why no job can be expanded beyond its preferred nodes; None: one can."""
+        """Return why no job can be expanded beyond its preferred number of nodes; None: a job can."""
         most = max((job.high / job.nodes for job in jobs if job.is_malleable), default=math.inf)
         if most > 1.0 + self._ratio:
             return None
@@ -95,7 +96,7 @@ class Mebf:
         self._candidates: list[_Candidate] = []
         #: running jobs that were ordered to shrink and have not done so yet
         self._shrinking: list[Running] = []
-        #: the head when other waiting jobs were last considered, and the number of free nodes at that time
+        #: the head and the number of free nodes when the jobs behind the head were last considered
         self._head, self._free = -1, 0
         #: shadow time [s] and extra nodes of the head, as in EASY; None: not computed yet
         self._shadow: tuple[float, int] | None = None
@@ -107,7 +108,7 @@ class Mebf:
                 self._consider(running.job, running)
         if not view.queue and not view.free:
             return ()
-        # The view's news are reset once actions are requested.
+        # `_seen` must read the view before the first action, which resets `arrived` and `ended`.
         return self._actions(view, self._seen(view))
 
     def _actions(self, view: View, seen: int) -> Iterator[Action]:
@@ -129,7 +130,7 @@ class Mebf:
             self._head = -1
 
     def _seen(self, view: View) -> int:
-        """Return the number of waiting jobs that were looked at before and have seen no change since."""
+        """Return how many waiting jobs were considered before, with nothing changed for them since."""
         unchanged = not view.ended and view.free == self._free
         if not unchanged or not view.queue or view.queue[0].id != self._head:
             self._head = -1
@@ -152,7 +153,7 @@ class Mebf:
             insort(self._candidates, (job.speedup.loss, running.order, running, estimate_s))
 
     def _backfill(self, view: View, seen: int) -> Generator[Action, None, bool]:
-        """Start jobs that do not delay the head; return whether any was started."""
+        """Start jobs that do not delay the head; return whether a job has started."""
         head, started = view.queue[0], False
         if head.id != self._head:
             self._head, self._shadow = head.id, None
@@ -196,7 +197,7 @@ class Mebf:
         return math.ceil(self._kept * (view.free + lent))
 
     def _shrink(self, view: View) -> Generator[Action, None, bool]:
-        """Order running jobs to give nodes to the head; return whether any was ordered."""
+        """Order running jobs to give nodes to the head; return whether a job gets an order."""
         self._forget_hopeless(view)
         self._shrinking = [one for one in self._shrinking if one.target is not None]
         need = view.queue[0].low - view.free - sum(one.size - (one.target or 0) for one in self._shrinking)
@@ -219,7 +220,7 @@ class Mebf:
         return shrunk
 
     def _least_scalable_first(self) -> Iterator[_Candidate]:
-        """Yield the least scalable jobs first; jobs of the same loss in the order of their starts."""
+        """Yield the candidates, the least scalable first; at equal loss, in the order of starts."""
         end = len(self._candidates)
         while end:
             begin = bisect_left(self._candidates, (self._candidates[end - 1][0],))
@@ -227,7 +228,7 @@ class Mebf:
             end = begin
 
     def _forget_hopeless(self, view: View) -> None:
-        """Remove jobs that have ended or have too little time left for a resize."""
+        """Remove candidates that have ended or have too little time left for a resize."""
         now, theta, running = view.now_s, self._theta, view.running
         self._candidates = [
             one
@@ -246,7 +247,7 @@ class Mebf:
 
 
 def _size(job: Job, free: int) -> int:
-    """Return the number of nodes that a job starts on; 0: it cannot start."""
+    """Return the number of nodes that a job starts on; 0: the job cannot start."""
     if job.nodes <= free:
         return job.nodes
     return free if free >= job.low else 0

@@ -1,9 +1,9 @@
-"""Two set-ups of the batch system PBS on nodes that jobs share: what the CP scheduler was compared with.
+"""Two configurations of the batch system PBS on nodes that jobs share, which CP was compared with.
 
-Source: Bridi et al., "A CP Scheduler for High-Performance Computers" (2016), section 7. The first job
-that does not fit has a reservation, on vectors of resources: at the shadow time, the earliest at which its
-units will have room by the estimates. Another job starts if it has room now and either ends before that (by
-its estimate), or leaves the first job its room at the shadow time.
+Source: Bridi et al., "A CP Scheduler for High-Performance Computers" (2016), section 7. The first job that
+does not fit has a reservation at its shadow time: the earliest time at which all its units will have room by
+the estimates. Another job starts if it has room now and either ends by the shadow time (by its estimate), or
+leaves the first job its room at this time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Pbs:
 
 
 class PbsFifo(_Pbs):
-    """Jobs start in the order of arrival; at most the first `depth` waiting jobs are looked at."""
+    """Start jobs in the order of arrival; at most the first `depth` waiting jobs are considered."""
 
     def __init__(self, depth: int = 10) -> None:
         super().__init__(depth)
@@ -55,7 +55,7 @@ class PbsFifo(_Pbs):
 
 
 class PbsWalltime(_Pbs):
-    """Jobs start by requested time, the shortest first; at most the first `depth` are looked at."""
+    """Start jobs by requested time, the shortest first; at most the first `depth` jobs are considered."""
 
     def __init__(self, depth: int = 400) -> None:
         super().__init__(depth)
@@ -66,14 +66,14 @@ class PbsWalltime(_Pbs):
 
 
 def room_of(view: View, policy: str) -> Room:
-    """Return a copy of the free room of the nodes; it may be changed."""
+    """Return a copy of the nodes' free room, which the caller may change."""
     if view.room is None:
         raise PolicyError(f"{policy}: needs jobs with demands on nodes that are shared (as Eurora's)")
     return view.room.copy()
 
 
 def ends_of(view: View) -> list[End]:
-    """Return the ends of running jobs, sorted; a job over its estimate ends at any moment after now."""
+    """Return the running jobs' estimated ends, sorted; jobs over their estimates end right after now."""
     soon_s = math.nextafter(view.now_s, math.inf)
     return [(max(end_s, soon_s), running.nodes, running.job.demand) for end_s, _, running in view.ends]
 
@@ -81,9 +81,9 @@ def ends_of(view: View) -> list[End]:
 def backfill_starts(
     now_s: float, queue: Sequence[Job], room: Room, ends: list[End], depth: int = 0
 ) -> list[tuple[Job, list[int]]]:
-    """Return the jobs of a queue that start now, with their nodes, which are taken from `room`.
+    """Return (job that starts now, its nodes) for jobs of a queue; their nodes are taken from `room`.
 
-    At most `depth` jobs from the first that does not fit on are looked at (0: all).
+    At most `depth` jobs are considered (0: all), counted from the first job that does not fit.
     """
     starts: list[tuple[Job, list[int]]] = []
     first = 0

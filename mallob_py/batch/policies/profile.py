@@ -1,9 +1,9 @@
 """The profile of free nodes over time, and the one hot loop of conservative backfilling.
 
-A profile is a step function of time, with a step only where the number changes: hundreds, not thousands, for
-a long queue. Its functions are plain loops over two rows of numbers. Where numba is installed
-(`pip install "mallob-py[fast]"`), they are compiled, and the rows are numpy arrays; elsewhere, they run as
-they stand, on lists, with the same results.
+A profile is a step function of time, with a new step only where the number of free nodes changes: hundreds of
+steps, not thousands, for a long queue. Its functions are plain loops over two rows of numbers. If numba is
+installed (`pip install "mallob-py[fast]"`), they are compiled, and the rows are numpy arrays; if not, they
+run in Python on lists, with the same results.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def _find_njit() -> Any:
 
 _NJIT = _find_njit()
 
-#: number of steps that a new profile has room for
+#: the number of steps that a new profile has room for
 _ROOM = 1024
-#: greatest number of steps that one change adds to a profile
+#: the greatest number of steps that one change adds to a profile
 _CUTS = 2
 
 
@@ -46,7 +46,7 @@ def _compiled(function: _Function) -> _Function:
 
 
 def row_of(values: Sequence[float], kind: type) -> Any:
-    """Return a row of numbers of the type that the functions take."""
+    """Return a row of numbers as this module's functions need it: an array with numba, else a list."""
     return [kind(value) for value in values] if _NJIT is None else np.array(values, dtype=kind)
 
 
@@ -59,27 +59,27 @@ class Profile:
         self._count = 1
 
     def add(self, begin_s: float, end_s: float, nodes: int) -> None:
-        """Add a number of free nodes (negative: remove them) within a span of time."""
+        """Add a number of free nodes (negative: remove nodes) from `begin_s` to `end_s`."""
         self._grow(1)
         self._count = _add(self._times_s, self._free, self._count, begin_s, end_s, nodes)
 
     def forget(self, now_s: float) -> None:
-        """Remove the steps that ended before now."""
+        """Remove the steps that end at `now_s` or before."""
         self._count = _forget(self._times_s, self._free, self._count, now_s)
 
     def earliest(self, now_s: float, nodes: int, duration_s: float) -> float:
-        """Return the earliest time [s] from which a number of nodes is free for a duration."""
+        """Return the earliest time [s], from `now_s` on, at which `nodes` nodes are free for a duration."""
         return float(_earliest(self._times_s, self._free, self._count, now_s, nodes, duration_s, math.inf))
 
     def move_up(self, now_s: float, count: int, nodes: Any, durations_s: Any, places_s: Any) -> list[int]:
-        """Move the first `count` jobs, one by one, to the earliest places that are free.
+        """Move `count` jobs, one after the other, each to the earliest place that is then free.
 
         Args:
             now_s: the time now [s]
-            count: number of jobs
+            count: the number of jobs, which are the first elements of the following rows
             nodes: each job's number of nodes
             durations_s: each job's duration [s]
-            places_s: each job's begin [s]; it is changed
+            places_s: the time [s] at which each job's place begins; changed for moved jobs
 
         Returns:
             The indices of the jobs that have moved.
@@ -99,7 +99,7 @@ class Profile:
 
 @_compiled
 def _place_of(times_s: Any, count: int, at_s: float) -> int:
-    """Return the first step that begins at a time or later."""
+    """Return the index of the first step that begins at `at_s` or later."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -112,7 +112,7 @@ def _place_of(times_s: Any, count: int, at_s: float) -> int:
 
 @_compiled
 def _join(times_s: Any, free: Any, count: int, place: int) -> int:
-    """Join a step with the one before if their free nodes are equal; return the new number of steps."""
+    """Join a step with the one before if both have as many free nodes; return the new number of steps."""
     if place == 0 or free[place] != free[place - 1]:
         return count
     times_s[place : count - 1] = times_s[place + 1 : count]
@@ -122,7 +122,7 @@ def _join(times_s: Any, free: Any, count: int, place: int) -> int:
 
 @_compiled
 def _add(times_s: Any, free: Any, count: int, begin_s: float, end_s: float, nodes: int) -> int:
-    """Add free nodes within a span of time; return the new number of steps."""
+    """Add free nodes from `begin_s` to `end_s`; return the new number of steps."""
     if begin_s >= end_s:
         return count
     first = last = 0
@@ -154,7 +154,10 @@ def _forget(times_s: Any, free: Any, count: int, now_s: float) -> int:
 def _earliest(
     times_s: Any, free: Any, count: int, now_s: float, nodes: int, duration_s: float, place_s: float
 ) -> float:
-    """Return the earliest time [s] before `place_s` at which the nodes are free; infinite: none."""
+    """Return the earliest time [s] before `place_s` from which the nodes are free; infinite: no such time.
+
+    Steps from `place_s` on are not examined.
+    """
     begin_s = math.inf
     for step in range(count):
         time_s = times_s[step]
@@ -182,11 +185,11 @@ def _move_up(
     places_s: Any,
     moved: Any,
 ) -> tuple[int, int]:
-    """Do what `Profile.move_up` does; return the new number of steps and the number of jobs that moved."""
+    """Do the work of `Profile.move_up`; return the new number of steps and the number of moved jobs."""
     moves = 0
     for job in range(count):
         need, duration_s, was_s = nodes[job], durations_s[job], places_s[job]
-        # The job may run on into its present place.
+        # Steps from `was_s` on need no test: the job has its nodes there.
         place_s = _earliest(times_s, free, steps, now_s, need, duration_s, was_s)
         if place_s < was_s:
             steps = _add(times_s, free, steps, was_s, was_s + duration_s, need)

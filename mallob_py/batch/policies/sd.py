@@ -1,19 +1,19 @@
-"""SD-Policy: backfilling that lets waiting jobs share nodes of running malleable ones, where it pays.
+"""SD-Policy: backfilling in which a waiting job shares nodes of running jobs if it then ends earlier.
 
 Source: D'Amico, Jokanovic, Corbalan, "Holistic Slowdown Driven Scheduling and Resource Management for
-Malleable Jobs", ICPP 2019. The base is EASY. A malleable job that cannot start is made a guest instead if
-it ends earlier so, by the estimates, than if it waits. Its mates are a set of at most `mates` (two) running
-malleable jobs whose nodes are together just as many as it needs, and whose penalties have the least sum. The
-penalty of a mate is its slowdown by the estimates, with the guest:
+Malleable Jobs", ICPP 2019. The base is EASY. A malleable job that cannot start is made a guest if, by the
+estimates, it ends earlier as a guest than after waiting. Its mates are at most `mates` (two) running
+malleable jobs that together have exactly the number of nodes that it needs; the set with the smallest sum of
+penalties is taken. The penalty of a mate is its slowdown by the estimates, with the guest:
 
     p = (wait + limit + estimate of the guest) / estimate
 
-where its limit is its estimate and what former guests have added to it. Only jobs with p below MAX_SLOWDOWN
-are eligible, which is a constant or the mean of the running jobs' estimated slowdowns; and only those which
-the guest does not outlive. Estimates take it that a job on shared nodes is as slow as on the slowest of them.
+where the mate's limit is its estimate plus the time that former guests have cost it. Only jobs with p below
+MAX_SLOWDOWN, which is a constant or the mean of the running jobs' estimated slowdowns, are eligible, and only
+jobs that the guest does not outlive. Estimates assume that a job is as slow as the slowest of its nodes.
 
-A job looks for mates again only among sets with a job that has become eligible since it has looked last: the
-others have become no better in the meantime.
+A job searches again only among sets with a mate that has become eligible since its last search: other sets
+have become no better in the meantime.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from mallob_py.batch.job import Job
 from mallob_py.batch.policy import Action, Running, Share, Start, View
 from mallob_py.batch.shadow import shadow_of
 
-#: (penalty, order of start, job)
+#: (penalty, order of start, job that may be a mate)
 _Rated = tuple[float, int, Running]
 
 
 class SdPolicy:
-    """The policy of the module's text.
+    """The policy of the module's docstring.
 
     A job is eligible as a mate while its penalty is below `max_slowdown`; with `dynamic=True`, below the
     running jobs' mean of (estimated end - submission) / estimate. A guest gets the share `factor` of each
-    node's cores. With `check=False`, a job is made a guest also if it would end earlier by waiting, as in
-    the authors' published code. With `counts_shared=False`, the head's reservation counts on no node that two
-    jobs share, so that it is later and others overtake more. `depth`: how many waiting jobs are looked at
-    (0: all); `mates`: how many one guest has at most. With `again=False`, a job that was a guest is never a
-    mate later.
-    With `replan=False`, the head's reservation is made once per decision: others keep to it, though the head
-    becomes a guest meanwhile, or mates end later than was thought. How long a job would wait is told by the
-    head's reservation (`waits=head`), or by a map of reservations for all jobs before it (`waits=map`).
+    node's cores. With `check=False`, a job is made a guest even if it would end earlier by waiting, as in the
+    authors' published code. With `counts_shared=False`, the head's reservation counts on no node that two
+    jobs share, so it is later and other jobs overtake more often. `depth`: greatest number of waiting jobs
+    that are considered (0: all); `mates`: greatest number of mates of one guest. With `again=False`, a job
+    that was a guest never becomes a mate. With `replan=False`, the head's reservation is made once per
+    decision, and other jobs respect it even after the head has become a guest or mates have got later ends.
+    How long a job would wait is estimated by the head's reservation (`waits=head`), or by a map of
+    reservations for all jobs before it (`waits=map`).
     """
 
     wants_all_arrivals = True
@@ -82,27 +82,27 @@ class SdPolicy:
         self._increase = 1.0 / factor - 1.0
 
     def begin(self, nodes: int) -> None:
-        #: running malleable jobs that share no nodes, by their size
+        #: number of nodes -> id -> running malleable job of this size that shares no nodes
         self._alone: dict[int, dict[int, Running]] = {}
-        #: the jobs in the order in which they were added
+        #: ids of all jobs ever added to `_alone`, in the order of adding
         self._came: list[int] = []
-        #: waiting jobs that found no mates: the number of candidates at that time, and the cut-off
+        #: waiting job that found no mates -> length of `_came` and cut-off at its last search
         self._looked: dict[int, tuple[int, float]] = {}
-        #: sum of the running jobs' estimated slowdowns
+        #: the sum of the running jobs' estimated slowdowns
         self._slowdowns = 0.0
         self._cutoff = self._constant
         #: shadow time [s] and extra nodes of the head, as in EASY; None: not computed yet
         self._shadow: tuple[float, int] | None = None
-        #: reservations of the waiting jobs, as they are now; None: not computed yet
+        #: the reservations of the waiting jobs now; None: not computed yet
         self._waits: Waits | None = None
-        #: head and cut-off of the last decision if no job could start after it; None otherwise
+        #: head and cut-off of the last decision if a repetition would start no job; None otherwise
         self._seen: tuple[int, float] | None = None
         self._is_new = True
 
     def decide(self, view: View) -> Iterator[Action]:
         if self._is_new:
             self._is_new = False
-            for running in view.running.values():  # jobs from before a restart of the policy among real jobs
+            for running in view.running.values():  # real jobs that started before this policy did
                 self._slowdowns += _slowdown(running)
                 if running.guest is None and not running.mates:
                     self._add(running)
@@ -123,7 +123,7 @@ class SdPolicy:
         return self._pass(view, first)
 
     def _pass(self, view: View, place: int) -> Iterator[Action]:
-        """Consider the waiting jobs from this place on; the view changes with each action."""
+        """Consider the waiting jobs from this place in the queue on; the view changes with each action."""
         queue = view.queue
         waited = len(queue)
         self._waits = None
@@ -143,7 +143,7 @@ class SdPolicy:
                 yield from self._share(job, mates, view)
             else:
                 place += 1
-        # Started jobs make room within the depth for other jobs.
+        # If jobs have started, other jobs are now within the depth.
         self._seen = (queue[0].id, self._cutoff) if 0 < len(queue) == waited else None
 
     # --- the static part: EASY ----------------------------------------------------------------
@@ -172,13 +172,13 @@ class SdPolicy:
         self._waits = None
 
     def _head_starts(self, view: View) -> tuple[float, int]:
-        """Return the head's estimated start, and the number of nodes that are free beyond its need."""
+        """Return the head's estimated start [s], and how many nodes are then free beyond its need."""
         if self._shadow is None:
             self._shadow = shadow_of(self._freed(view), view.now_s, view.free, view.queue[0].nodes)
         return self._shadow
 
     def _freed(self, view: View) -> Iterator[tuple[float, int]]:
-        """Return estimated ends of jobs with the number of nodes that the head may count on."""
+        """Yield (estimated end [s] of a running job, number of its nodes that the head may count on)."""
         for end_s, _, running in view.ends:
             if running.mates:
                 yield end_s, running.freed
@@ -193,14 +193,14 @@ class SdPolicy:
             self._forget(mate)
         yield Share(job.id, tuple(mate.job.id for mate in mates), self._factor)
         if self._replans:
-            # The mates' ends move back.
+            # The mates' ends have become later.
             self._shadow = None
         self._slowdowns += sum(_slowdown(running) for running in (view.running[job.id], *mates))
         self._looked.pop(job.id, None)
         self._waits = None
 
     def _mates_of(self, job: Job, view: View) -> tuple[Running, ...]:
-        """Return a possible set of mates with the least sum of penalties; empty if there is none."""
+        """Return the possible set of mates with the smallest sum of penalties; empty: there is no set."""
         if not job.is_malleable:
             return ()
         increase_s = job.estimate_s * self._increase
@@ -219,7 +219,7 @@ class SdPolicy:
             )
         else:
             mates = search.everywhere()
-        # The map is costly, so it is computed only when a decision depends on it.
+        # The map of reservations is costly, so it is computed only if the decision depends on it.
         if mates and self._checks and self._maps and self._wait_s(job, view) <= increase_s:
             self._looked[job.id] = looked
             return ()
@@ -243,7 +243,7 @@ class SdPolicy:
                 del self._alone[size]
 
     def _free_of(self, gone: Running, view: View) -> None:
-        """Note that jobs whose last guest or mate has ended share no nodes any more."""
+        """Note that an ended job's guest or mates, if they have no others, share no nodes any more."""
         others = gone.mates
         if gone.guest is not None:
             others = [gone.guest] if self._guests_again and not gone.guest.mates else []
@@ -253,7 +253,7 @@ class SdPolicy:
 
 
 class _Search:
-    """A search for the mates of one job, which must end (without the guest) at `end_s` at the earliest."""
+    """A search for the mates of one job; no mate may end, without the guest, before `end_s`."""
 
     def __init__(
         self, alone: dict[int, dict[int, Running]], job: Job, end_s: float, cutoff: float, mates_max: int
@@ -286,17 +286,17 @@ class _Search:
         return self._found
 
     def _of_many(self) -> tuple[Running, ...]:
-        """Return the cheapest set of jobs with `need` nodes together, by dynamic programming over sizes."""
+        """Return the cheapest set of jobs that has exactly the needed nodes, by dynamic programming."""
         need, most = self._nodes, self._mates_max
-        #: number of jobs -> number of nodes -> (sum of penalties, jobs)
+        #: number of jobs, then number of nodes -> (sum of penalties, jobs) of the cheapest set
         ways: list[dict[int, tuple[float, tuple[Running, ...]]]] = [{} for _ in range(most + 1)]
         ways[0][0] = 0.0, ()
         for size in self._alone:
             cheapest = self._cheapest(size)[: need // size]
-            for jobs in range(most - 1, -1, -1):  # number of jobs of earlier sizes
+            for jobs in range(most - 1, -1, -1):  # `jobs` jobs of earlier sizes
                 for more in range(1, min(len(cheapest), most - jobs) + 1):
                     penalty = sum(one[0] for one in cheapest[:more])
-                    # The last job must make up the rest.
+                    # A full set must have exactly the needed nodes.
                     for nodes in [need - more * size] if jobs + more == most else list(ways[jobs]):
                         total, chosen = ways[jobs].get(nodes, (math.inf, ()))
                         after = nodes + more * size
@@ -310,7 +310,7 @@ class _Search:
         return min((way[need] for way in ways if need in way), key=lambda way: way[0], default=(0.0, ()))[1]
 
     def among(self, candidates: list[Running]) -> tuple[Running, ...]:
-        """Restrict the search to sets with at least one of these jobs."""
+        """Return the cheapest set among those with at least one of these jobs."""
         for running in candidates:
             size = running.size
             if size > self._nodes or running.job.id not in self._alone.get(size, ()):
@@ -326,7 +326,7 @@ class _Search:
         return self._found
 
     def _penalty(self, running: Running) -> float:
-        """Return the penalty of a mate; infinite if the job ends too early."""
+        """Return the penalty of a job as a mate; infinite: the job ends too early."""
         if running.estimated_end_s < self._end_s:
             return math.inf
         job = running.job
@@ -364,11 +364,11 @@ def _slowdown(running: Running) -> float:
 
 
 class Waits:
-    """The estimated starts of waiting jobs: each has a reservation behind all earlier jobs.
+    """The estimated starts of waiting jobs: each job's reservation respects those of all jobs before it.
 
-    A map of reservations at one time, computed along the queue as far as needed.
+    The reservations are made for one moment, along the queue as far as needed.
 
-    `ends`: (estimated end [s], nodes that are free from then on), sorted. Other nodes become free at an
+    `ends`: (estimated end [s], number of nodes that become free then), sorted. Other nodes become free at an
     unknown time.
     """
 
@@ -391,7 +391,7 @@ class Waits:
         self._starts_s: dict[int, float] = {}
 
     def start_s(self, job: int) -> float:
-        """Return when a job of the queue will start; infinite if unknown."""
+        """Return the estimated start [s] of a job in the queue; infinite: unknown."""
         while job not in self._starts_s:
             other = next(self._queue)
             self._starts_s[other.id] = self._reserve(other.nodes, other.estimate_s)

@@ -1,8 +1,8 @@
-"""Changes of workloads, to study their effects: malleable jobs, other arrivals, better estimates.
+"""Changes of workloads to study their effects: malleable jobs, other arrivals, better estimates.
 
-The choice of malleable jobs depends on a seed and the number of rigid jobs alone: the malleable jobs at a
-share are also malleable at every larger share. Each job's speedup is independent of the share, too, so that
-rows of a table differ in nothing but the share.
+Which jobs become malleable depends only on a seed, the number of rigid jobs, and the share: jobs that are
+malleable at one share are also malleable at every larger share. Each job's speedup is the same at all shares,
+so rows of a table differ in nothing but the share.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _KINDS: dict[str, Callable[[float], AnySpeedup]] = {
 
 
 class NodeRange(msgspec.Struct, frozen=True):
-    """The range of a job's nodes as multiples of its preferred number; rounded to stay within the range."""
+    """The range of a job's nodes in multiples of its preferred number; rounding stays within it."""
 
     least: float = 0.5
     most: float = 2.0
 
 
 class SpeedModel(msgspec.Struct, frozen=True):
-    """A kind of speedup, with the range from which each job's parameter is sampled uniformly."""
+    """A kind of speedup (None: linear) and the range from which each job's parameter is drawn uniformly."""
 
     kind: Callable[[float], AnySpeedup] | None = None
     least: float = 0.0
@@ -54,10 +54,10 @@ def make_malleable(
     speedup: SpeedModel = LINEAR_SPEED,
     seed: int = 0,
 ) -> Workload:
-    """Return the workload with this share (0 to 1) of its rigid jobs malleable.
+    """Return the workload with this share (0 to 1) of its rigid jobs made malleable.
 
-    No job gets fewer than one node or more than the machine has. Raises ValueError for an invalid share, or
-    if jobs share nodes, as such jobs must be rigid.
+    No job's range goes below one node or beyond the machine. Raises ValueError for an invalid share, and if
+    jobs share nodes, because these jobs must be rigid.
     """
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"a share of {share:g} malleable jobs is not within 0 and 1")
@@ -80,7 +80,7 @@ def make_malleable(
 
 
 def with_model_error(workload: Workload, error: float) -> Workload:
-    """Return the workload with each job's true loss increased by `error`; linear jobs, without loss, stay."""
+    """Return the workload with each true speedup's loss increased by `error`; linear jobs stay linear."""
     if not error:
         return workload
     truths = [
@@ -93,7 +93,7 @@ def with_model_error(workload: Workload, error: float) -> Workload:
 
 
 def with_exact_estimates(workload: Workload) -> Workload:
-    """Return the workload with each job's run time as its estimate."""
+    """Return the workload with each job's estimate replaced by its run time."""
     jobs = [
         msgspec.structs.replace(job, estimate_s=truth.run_s)
         for job, truth in zip(workload.jobs, workload.truths, strict=True)
@@ -102,7 +102,7 @@ def with_exact_estimates(workload: Workload) -> Workload:
 
 
 def with_arrivals_scaled(workload: Workload, factor: float) -> Workload:
-    """Return the workload with all gaps between submissions multiplied by this factor."""
+    """Return the workload with all gaps between submissions multiplied by `factor`. Raises ValueError."""
     if not factor > 0.0:
         raise ValueError(f"a factor of {factor:g} for arrivals is not above 0")
     if not workload.jobs:
@@ -139,7 +139,8 @@ def node_range_of(text: str) -> NodeRange:
 
 
 def speed_model_of(text: str) -> SpeedModel:
-    """Parse `linear`, `amdahl:0.05`, `power:0:0.3` (sampled between), `log:0.1`, `downey:0.5`.
+    """Parse `linear`, `amdahl:0.05`, `power:0.2`, `log:0.1` or `downey:0.5`; `power:0:0.3` draws from 0 to
+    0.3.
 
     Raises ValueError for any other text.
     """
@@ -156,7 +157,7 @@ def speed_model_of(text: str) -> SpeedModel:
 
 
 def _two_numbers(text: str) -> tuple[float, float]:
-    """Parse `A:B`, or `A` for both; return NaN for any other text."""
+    """Parse `A:B`, or `A` for two equal numbers; return NaN twice for any other text."""
     first, colon, second = text.partition(":")
     try:
         return float(first), float(second if colon else first)

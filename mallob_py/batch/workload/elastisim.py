@@ -1,7 +1,7 @@
-"""Jobs of the simulator ElastiSim (`jobs.json`), of the application model of the PECS 2023 publication.
+"""Jobs of the simulator ElastiSim (`jobs.json`), in the application model of the PECS 2023 publication.
 
-A job computes `flops` on n nodes in flops/speed ((1-p) + p/n) seconds, p its `parallel_percentage`, in
-`divide` iterations of equal work; a malleable one can be resized between these.
+On n nodes, a job runs for flops/speed ((1-p) + p/n) seconds, where p is its `parallel_percentage`. It has
+`divide` iterations of equal work; a malleable job can be resized between two iterations.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from mallob_py.batch.speedup import Amdahl, Linear
 #: the speed of a node in the publication
 FLOPS_PER_S = 1e12
 PUBLISHED_NODES = 128
-#: the run time below which a job ends when it begins, as times are rounded
+#: the shortest run time [s]: rounded, the end of a shorter job could equal its start
 _RUN_MIN_S = 1e-6
 _KINDS = {"RIGID": Kind.RIGID, "MOLDABLE": Kind.MOLDABLE, "MALLEABLE": Kind.MALLEABLE}
 
 
 class ElastiSimError(ValueError):
-    """An error in a file. The text names file, job and field."""
+    """A file of jobs has an error. The error's text names file, job and field."""
 
 
 class _Arguments(msgspec.Struct):
@@ -48,18 +48,18 @@ class _Job(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    """A file of jobs. `nodes`: the machine's size, which ElastiSim keeps in another file."""
+    """A file of jobs. `nodes`: the machine's number of nodes, which ElastiSim's own files do not contain."""
 
     jobs: list[_Job]
     nodes: int | None = None
 
 
 def read_elastisim(path: Path, nodes: int | None = None) -> Workload:
-    """Read `jobs.json`, also compressed by gzip, for a machine of `nodes` nodes of this speed [flop/s].
+    """Read `jobs.json`, also compressed by gzip, for a machine of `nodes` nodes with the speed FLOPS_PER_S.
 
-    Without `nodes`, the machine's size is that of the file if `write_elastisim` wrote it, else the
-    publication's. A job without `walltime` gets its run time as estimate. Raises ElastiSimError for an
-    invalid file, OSError if the file cannot be read.
+    Without `nodes`, the file says how many nodes the machine has if `write_elastisim` wrote it; otherwise
+    the number is PUBLISHED_NODES. A job without `walltime` gets its run time as estimate. Raises
+    ElastiSimError for an invalid file, OSError if the file cannot be read.
     """
     try:
         content = path.read_bytes()
@@ -122,7 +122,7 @@ def _job(number: int, described: _Job) -> tuple[Job, Truth]:
 def write_elastisim(workload: Workload, path: Path) -> None:
     """Write `jobs.json`, compressed if the name ends with .gz.
 
-    A malleable job that can be resized at any time gets as many resize points as seconds of run time. Raises
+    A malleable job that can be resized at any time gets an iteration per second of run time. Raises
     ValueError for a speedup that is neither linear nor Amdahl's, and for an evolving job. Raises OSError.
     """
     jobs = [_described(job, truth) for job, truth in zip(workload.jobs, workload.truths, strict=True)]
@@ -149,7 +149,10 @@ def _described(job: Job, truth: Truth) -> _Job:
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """Means over a schedule's jobs as ElastiSim's users compute them, from numbers of six digits."""
+    """Means over a schedule's jobs, last end and utilisation, as computed from ElastiSim's files.
+
+    `job_time_s` is the mean run time. The numbers in these files have six significant digits.
+    """
 
     wait_s: float
     job_time_s: float
@@ -159,7 +162,7 @@ class Statistics(msgspec.Struct, frozen=True):
 
 
 def statistics_of(schedule: Schedule) -> Statistics:
-    """Return the content of ElastiSim's file of job statistics, whose numbers have six significant digits."""
+    """Return what a user would compute from the files that ElastiSim would write for this schedule."""
     waits, times, turnarounds, ends = list[float](), list[float](), list[float](), list[float]()
     for job, start_s, end_s in zip(schedule.workload.jobs, schedule.starts_s, schedule.ends_s, strict=True):
         waits.append(_as_written(start_s - job.submit_s))

@@ -1,9 +1,9 @@
 """The logs of the supercomputer Eurora as published with PA-HPC-SIM (github.com/AndreaBorghesi/PA-HPC-SIM).
 
-An archive contains instances of 50 to 1000 jobs (`*.log_crypt`), a job a line of three parts between `__`:
-`number;user;name;queue;submission`, the units `node;cores;GPUs;MICs;memory [KB]#...`, and
-`start;end;...;requested time [h:m];...;state;...`. The machine: 64 nodes of 16 cores and 32 GiB, half of
-them with two MICs, the others with two GPUs.
+An archive contains instances of 50 to 1000 jobs (`*.log_crypt`). Each line is a job and has three parts,
+separated by `__`: `number;user;name;queue;submission`, the units `node;cores;GPUs;MICs;memory [KB]#...`, and
+`start;end;...;requested time [h:m];...;state;...`. The machine has 64 nodes of 16 cores and 32 GiB; half of
+them have two MICs, the others two GPUs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MEMORY_KB = 32 * 2**20
 CLUSTER = Cluster(
     RESOURCES, ((16.0, 0.0, 2.0, float(_MEMORY_KB)),) * 32 + ((16.0, 2.0, 0.0, float(_MEMORY_KB)),) * 32
 )
-#: the longest expected wait [s] of a queue's jobs
+#: queue -> longest wait [s] that its users expect
 EXPECTED_WAITS_S = {
     "debug": 3600.0,
     "parallel": 21600.0,
@@ -39,16 +39,16 @@ EURORA_SUFFIX = ".log_crypt"
 
 
 class EuroraError(ValueError):
-    """An error in a log. The text names file and line."""
+    """A log has an error. The error's text names file and line."""
 
 
 def expected_wait_s(queue: str) -> float:
-    """Return the expected wait of a queue; half an hour for a queue that Eurora does not have."""
+    """Return the expected wait [s] of a queue's jobs; half an hour for a queue that Eurora does not have."""
     return EXPECTED_WAITS_S.get(queue, _EXPECTED_WAIT_S)
 
 
 def read_eurora(path: Path, instances: Sequence[str] = ()) -> Sequence[Workload]:
-    """Read instances of an archive (all, in its order, if none is named), or a single log file.
+    """Read the named instances of an archive (none named: all, in the archive's order), or one log file.
 
     Raises EuroraError for a damaged line or a missing instance, OSError if the file cannot be read.
     """
@@ -85,9 +85,9 @@ def instances_of(path: Path) -> list[str]:
 
 
 def joined(workloads: Sequence[Workload], name: str) -> Workload:
-    """Return one workload with all jobs of several, each job once, by its number in the machine's log.
+    """Join several workloads into one; a job that several contain (by its number in the log) is taken once.
 
-    `Workload.origin_s` is the begin of each workload. Raises ValueError without workloads.
+    `Workload.origin_s` says when each workload begins. Raises ValueError if there are no jobs.
     """
     found: dict[int, tuple[float, Job, Truth]] = {}
     for workload in workloads:
@@ -116,7 +116,7 @@ def _workload(source: str, content: bytes, name: str) -> Workload:
     rows: list[tuple[float, int, str, int, tuple[float, ...], float, float]] = []
     seen: set[str] = set()
     for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
-        # Some instances are twice in their files.
+        # Some files contain their instance twice.
         if not line.strip() or line in seen:
             continue
         seen.add(line)
@@ -143,10 +143,10 @@ def _workload(source: str, content: bytes, name: str) -> Workload:
 
 
 def _row(line: str) -> tuple[float, int, str, int, tuple[float, ...], float, float]:
-    """Return submission, number, queue, units, demand, estimate and run time of a job.
+    """Return a job's submission [s], number, queue, number of units, demand, estimate [s] and run time [s].
 
-    The demand is the largest of its units' demands (which are the same in nearly all jobs). Jobs that ran
-    longer than requested keep their run time, as the machine permitted it.
+    For each resource, the demand is that of the unit that needs most (nearly all jobs have equal units).
+    Jobs that ran longer than requested keep their run time, because the machine permitted it.
     """
     head, nodes, tail = line.strip().split("__")
     number, _, _, queue, submission = head.split(";")
@@ -170,5 +170,5 @@ def _row(line: str) -> tuple[float, int, str, int, tuple[float, ...], float, flo
 
 
 def _time(text: str) -> float:
-    """Parse a time into seconds; its zone is ignored, as only differences matter."""
+    """Parse a time into seconds; its zone is ignored, because only differences of times matter."""
     return (datetime.fromisoformat(text) - _EPOCH).total_seconds()

@@ -1,14 +1,14 @@
-"""Workloads from a seed: published models, and shapes of unavailable traces.
+"""Workloads generated from a seed: by published models, or similar to unavailable traces.
 
-`lublin` and `lublin-any` are the model of lublin.py, `glb` a batch of glb_batch.py. The others:
+`lublin` and `lublin-any` use the model of lublin.py; `glb` is a batch of glb_batch.py. The other generators:
 
-cirne    Like the model of Cirne and Berman (2001), whose constants are not available: their kinds of
-         distributions, fitted to the trace of KTH's SP2. It claims nothing more.
-pecs23   The shape of the PECS 2023 workloads (see elastisim.py), all of whose jobs are malleable: powers of
-         two, each as frequent as all smaller ones, an hour of run time, Amdahl's law.
-kit      For the trace KIT-FH2-2016, of which no numbers are published: many small short jobs, log-normal run
-         times. Chosen so that 1000 jobs keep 500 nodes busy for about three hours, as in the figures of
-         the MEBF publication. No other property is matched.
+cirne    Similar to the model of Cirne and Berman (2001), whose constants are not available: its kinds of
+         distributions are fitted to the trace of KTH's SP2. No other property is matched.
+pecs23   Similar to the PECS 2023 workloads (see elastisim.py). All jobs are malleable; sizes are powers of
+         two, each as frequent as all smaller ones together; jobs run for an hour and follow Amdahl's law.
+kit      Similar to the trace KIT-FH2-2016, of which no numbers are published: many small short jobs,
+         log-normal run times. Its constants are chosen so that 1000 jobs keep 500 nodes busy for about three
+         hours, as in the figures of the MEBF publication. No other property is matched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Numbers = NDArray[np.float64]
 
 
 class Generator(msgspec.Struct, frozen=True):
-    """A generator `make(jobs, nodes, seed)`, with its usual numbers of jobs and nodes."""
+    """A generator `make(jobs, nodes, seed)`, with its default numbers of jobs and nodes."""
 
     make: Callable[[int, int, int], Workload]
     jobs: int
@@ -39,18 +39,18 @@ class Generator(msgspec.Struct, frozen=True):
 
 # --- like Cirne's, fitted to KTH ----------------------------------------------------------------
 
-#: the share of serial jobs at KTH, and of powers of two among parallel jobs
+#: the share of serial jobs at KTH, and the share of powers of two among the sizes of parallel jobs
 _SERIAL = 0.326
 _POWER_OF_TWO = 0.604
-#: the distribution of log2 of a parallel size, between 1 and the machine's size
+#: the beta distribution of log2 of a parallel size, scaled to between 1 and the machine's log2
 _LOG2_BETA = (0.72, 1.95)
-#: (mean, standard deviation) of the logarithm [s] of short and of long jobs, and the share of long jobs
+#: (mean, standard deviation) of the logarithm of run times [s] of short and of long jobs; share of long jobs
 _LN_SHORT, _LN_LONG, _LONG = (3.63, 1.41), (8.79, 1.44), 0.54
 _RUN_MAX_S = 216_000.0
-#: the distribution of run time/estimate
+#: the beta distribution of run time/estimate
 _ACCURACY_BETA = (0.356, 0.411)
 _LOAD = 0.686
-#: standard deviation/mean of gaps, in a time that follows the cycle of the day
+#: standard deviation/mean of the gaps between arrivals, in a time that runs with the cycle of the day
 _GAP_VARIATION = 2.23
 #: the share of a day's jobs in each hour [%]
 _HOURS = (
@@ -60,7 +60,7 @@ _HOURS = (
 
 
 def cirne_like(jobs: int, nodes: int, seed: int) -> Workload:
-    """Generate like the model of Cirne and Berman, see the module's text."""
+    """Generate a workload similar to the model of Cirne and Berman; see the module's docstring."""
     if nodes < 4:
         raise ValueError(f"cirne needs 4 nodes at least, not {nodes}")
     generator = np.random.default_rng(seed)
@@ -105,7 +105,8 @@ def _is_power_of_two(sizes: _Numbers) -> NDArray[np.bool_]:
 
 # --- the shape of PECS 2023 ---------------------------------------------------------------------
 
-#: by preferred size: least and most nodes, for efficiencies of .95 and .5, and the parallel share
+#: preferred size -> (smallest and greatest number of nodes, whose efficiencies are .95 and .5; parallel
+#: share)
 _PECS_SIZES = {
     64: (32, 128, 0.999),
     32: (8, 128, 0.995),
@@ -116,14 +117,14 @@ _PECS_SIZES = {
     1: (1, 128, 0.999),
 }
 _PECS_GAP_S = 2_592_000 / 2317
-#: a job's work: mean by nodes, standard deviation, least
+#: a job's work [flop]: mean per preferred node, constant part of the mean, standard deviation, minimum
 _PECS_FLOP = (3.125e15, -2.5e15, 4e15, 5e12)
-#: the time of an iteration without its sequential part
+#: the time [s] of the parallel work of an iteration
 _PECS_ITERATION_S = 60.0
 
 
 def pecs23(jobs: int, nodes: int, seed: int) -> Workload:
-    """Generate the shape of PECS 2023, see the module's text."""
+    """Generate a workload similar to those of PECS 2023; see the module's docstring."""
     if nodes < 128:
         raise ValueError(f"pecs23 needs 128 nodes at least, not {nodes}")
     generator = np.random.default_rng(seed)
@@ -150,14 +151,17 @@ def pecs23(jobs: int, nodes: int, seed: int) -> Workload:
 # --- for KIT-FH2 --------------------------------------------------------------------------------
 
 _KIT_SERIAL = 0.35
-#: log2 of the other jobs' sizes is uniform up to this
+#: the greatest log2 of a parallel job's size; log2 is uniform between 0 and this number
 _KIT_LOG2_MAX = 6.3
 _KIT_LN_RUN = (math.log(200.0), 1.2)
 _KIT_LOAD = 1.0
 
 
 def kit_shape(jobs: int, nodes: int, seed: int) -> Workload:
-    """Generate for KIT-FH2, see the module's text. Estimates are exact, as in the MEBF publication."""
+    """Generate a workload similar to KIT-FH2's; see the module's docstring.
+
+    Estimates are exact, as in the MEBF publication.
+    """
     largest = 2.0**_KIT_LOG2_MAX
     if nodes < largest:
         raise ValueError(f"kit needs {math.ceil(largest)} nodes at least, not {nodes}")
@@ -190,7 +194,7 @@ def _glb(jobs: int, nodes: int, seed: int) -> Workload:
     return glb_batch.glb_batch(seed, 1.0)
 
 
-#: generators by their names on the command line
+#: name on the command line -> generator
 GENERATORS = {
     "lublin": Generator(lublin, 10_000, 128),
     "lublin-any": Generator(lambda jobs, nodes, seed: lublin(jobs, nodes, seed, (ANY,)), 10_000, 128),

@@ -1,9 +1,9 @@
 """The batches of the ElasticJobScheduler publication: 25 jobs of four parallel programs on 32 nodes.
 
 Sizes, ranges, weights, arrivals and the required time (800 s, on any number of nodes) are the published ones.
-Run times are so only in a figure; here a job's work is such that a program takes equally long on the middle
-of its rigid sizes as any other, that speedup is linear, and that a batch has 8 node-hours of work on average
-(the publication's aim). A batch's run times are the same whatever share of its jobs is malleable.
+Run times were published only as a figure. Here, jobs' work is chosen so that all programs run equally long on
+the middle of their rigid sizes, speedup is linear, and a batch has 8 node-hours of work on average (the
+publication's aim). A batch's run times do not depend on the share of malleable jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORK_NODE_S = 8 * 3600.0
 
 
 class Program(msgspec.Struct, frozen=True):
-    """Rigid sizes with their weights, and the range of the malleable jobs."""
+    """A program: rigid size -> weight, and the smallest and greatest size of its malleable jobs."""
 
     name: str
     sizes: dict[int, float]
@@ -33,7 +33,7 @@ class Program(msgspec.Struct, frozen=True):
 
     @property
     def middle(self) -> float:
-        """The geometric mean of its rigid sizes."""
+        """The geometric mean of the program's rigid sizes."""
         return math.exp(sum(math.log(size) for size in self.sizes) / len(self.sizes))
 
 
@@ -53,7 +53,7 @@ PROGRAMS = (
 
 
 def glb_batch(seed: int, malleable: float = 0.0) -> Workload:
-    """Return a batch of which this share (0 to 1) is malleable."""
+    """Return a seed's batch, with the share `malleable` (0 to 1) of jobs malleable. Raises ValueError."""
     if not 0.0 <= malleable <= 1.0:
         raise ValueError(f"a share of {malleable:g} malleable jobs is not within 0 and 1")
     generator = random.Random(f"glb batch {seed}")
@@ -62,7 +62,7 @@ def glb_batch(seed: int, malleable: float = 0.0) -> Workload:
     chosen = generator.choices(choices, weights, k=JOBS)
     arrivals = sorted(generator.uniform(0.0, _ARRIVALS_S) for _ in range(JOBS - _AT_ONCE))
     arrivals = [0.0] * _AT_ONCE + arrivals
-    # The first jobs of this order are malleable, so that a larger share contains a smaller one.
+    # The first jobs of this order are malleable: jobs malleable at one share are so at every larger share.
     order = generator.sample(range(JOBS), JOBS)
     flexible = set(order[: round(malleable * JOBS)])
     mean_size = sum(program.middle * weight for program, _, weight in choices) / sum(weights)

@@ -1,7 +1,8 @@
 """Job tables of the Argonne Leadership Computing Facility, `DIM_JOB_COMPOSITE`, as traces.
 
-A table is a CSV file, one job per line, whose first line names the columns; the other columns are ignored.
-Times have no zone and count as UTC. Users and queues get numbers in the order of their appearance.
+A table is a CSV file: its first line names the columns, each further line is a job. Columns other than
+`_COLUMNS` are ignored. Times have no zone and are taken as UTC. Users and queues get numbers in the order of
+their appearance.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _COLUMNS = (
 
 
 def read_job_table(path: Path, strict: bool = False) -> Swf:
-    """Read a table, also a compressed one, as rows of a trace whose processors are nodes.
+    """Read a table, also a compressed one, as the rows of a trace whose processors are nodes.
 
-    Lines that are no job are left out and listed in `damaged`; with `strict`, the first raises SwfError, as
-    do a missing column and a table without any job. Raises OSError if the file cannot be read.
+    Lines that are no jobs are left out and listed in `damaged`; with `strict`, the first one raises SwfError.
+    Raises SwfError also for a missing column and for a table without jobs, OSError if it cannot be read.
     """
     lines = csv.reader(io.StringIO(content_of(path).decode("utf-8-sig", errors="replace"), newline=""))
     rows, damaged = list[list[float]](), list[str]()
@@ -52,7 +53,7 @@ def read_job_table(path: Path, strict: bool = False) -> Swf:
 
 
 class _Rows:
-    """Turns lines into rows of a trace. `places`: of the columns."""
+    """Converts lines into rows of a trace. `places`: the index of each of `_COLUMNS` in a line."""
 
     def __init__(self, places: list[int]) -> None:
         self._places = places
@@ -60,7 +61,7 @@ class _Rows:
         self._queues: dict[str, int] = {}
 
     def __call__(self, line: list[str], count: int) -> list[float]:
-        """Return a row; a job without a number gets `count`. Raises ValueError with the reason."""
+        """Convert a line into a row; a job without number gets `count`. Raises ValueError with the reason."""
         if len(line) <= max(self._places):
             raise ValueError(f"{len(line)} fields, fewer than columns")
         fields = dict(zip(_COLUMNS, (line[place].strip() for place in self._places), strict=True))

@@ -1,13 +1,13 @@
 """The workload model of Lublin and Feitelson (1999): sizes, run times and arrivals of rigid jobs.
 
-Constants and process are those of its public program, `m_lublin99.c`. A size is 1, or a power of two, or
-else, of a two-stage uniform distribution of its logarithm. The logarithm of a run time is of a mixture of two
-gamma distributions, whose weights depend on the size. Arrivals have a gap whose logarithm is of a gamma
-distribution, in a time that runs with the cycle of the day. With two kinds of jobs (batch and interactive),
-each has a process of its own. The constants were fitted to 128 nodes; for other machines, the logarithms of
-sizes are moved, as that program's text tells.
+Constants and procedure are those of its public program, `m_lublin99.c`. A size is 1, a power of two, or any
+number; its logarithm has a two-stage uniform distribution. The logarithm of a run time has a mixture of two
+gamma distributions, whose weights depend on the size. The logarithm of a gap between arrivals has a gamma
+distribution, in a time that runs with the cycle of the day. Batch and interactive jobs have constants of
+their own and arrive independently. The constants were fitted to 128 nodes; for other machines, the logarithms
+of sizes are shifted, as the program's text advises.
 
-The model has no estimates: users are taken to know their run times. `Job.queue` is 1 for batch, 0 for others.
+The model has no estimates, so jobs' estimates are their run times. `Job.queue` is 1 for batch, 0 for others.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _FITTED_TO = math.log2(128)
 _DAY_S = 86_400
 _BUCKETS = 48
 _BUCKET_S = _DAY_S // _BUCKETS
-#: the half-hours from midnight to the begin of a day
+#: the number of half-hours from midnight to the begin of a cycle
 _DAY_START = 11
-#: the largest logarithms of run times and gaps, two and five days; larger ones are sampled again
+#: the largest logarithms of run times and gaps [s] (two and five days); larger ones are drawn again
 _LN_RUN_MAX = 12.0
 _LN_GAP_MAX = 13.0
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """The constants of one kind of jobs, under the program's names; `log2` ones are for 128 nodes."""
+    """The constants of one kind of jobs; those of `log2` are for 128 nodes."""
 
     queue: int
     serial: float
@@ -43,11 +43,11 @@ class Kind(msgspec.Struct, frozen=True):
     log2_medium: float
     log2_high: float
     low_share: float
-    #: (alpha, beta) of the run times' two distributions; slope and value at size 0 of the first one's weight
+    #: (alpha, beta) of short and of long run times; (slope, value at size 0) of the weight of short run times
     short: tuple[float, float]
     long: tuple[float, float]
     short_weight: tuple[float, float]
-    #: (alpha, beta) of gaps, and the divisor of alpha for all hours of a day
+    #: (alpha, beta) of gaps in rush hours, and the factor of alpha for all hours of a day
     gap: tuple[float, float]
     all_hours: float
     #: (alpha, beta) of the day's cycle, in half-hours
@@ -62,7 +62,7 @@ INTERACTIVE = Kind(
     0, 0.1541, 0.625, 1.0, 3.0, 5.5, 0.705,
     (3.8351, 0.6605), (7.073, 0.6856), (-0.0118, 0.9156), (6.5510, 0.6621), 0.9797, (8.9186, 3.6680),
 )  # fmt: skip
-#: constants fitted to all jobs of any kind
+#: the constants fitted to all jobs together
 ANY = Kind(
     0, 0.244, 0.576, 0.8, 4.5, 7.0, 0.86,
     (4.2, 0.94), (312.0, 0.03), (-0.0054, 0.78), (10.2303, 0.4871), 1.0225, (8.1737, 3.9631),
@@ -70,7 +70,7 @@ ANY = Kind(
 
 
 def lublin(jobs: int, nodes: int, seed: int, kinds: Sequence[Kind] = (BATCH, INTERACTIVE)) -> Workload:
-    """Generate the first `jobs` jobs from a midnight on. Raises ValueError if the machine is too small."""
+    """Generate the first `jobs` jobs after a midnight. Raises ValueError if the machine is too small."""
     if nodes < NODES_MIN:
         raise ValueError(f"Lublin's model needs {NODES_MIN} nodes at least, not {nodes}")
     generator = np.random.default_rng(seed)
@@ -95,7 +95,7 @@ _Numbers = NDArray[np.float64]
 def _jobs_of(
     kind: Kind, count: int, nodes: int, generator: np.random.Generator
 ) -> tuple[_Numbers, NDArray[np.int64], _Numbers]:
-    """Return arrivals [s], sizes, run times [s]."""
+    """Return arrivals [s], sizes and run times [s] of `count` jobs of one kind."""
     sizes = _sizes(kind, count, nodes, generator)
     return _arrivals(kind, count, generator), sizes, _runs(kind, sizes, generator)
 
@@ -126,12 +126,12 @@ def _runs(kind: Kind, sizes: NDArray[np.int64], generator: np.random.Generator) 
 
 
 def _arrivals(kind: Kind, count: int, generator: np.random.Generator) -> _Numbers:
-    """Return arrivals in whole seconds from midnight on."""
+    """Return arrivals in whole seconds after midnight."""
     alpha, beta = kind.gap
     logarithms = generator.gamma(alpha * kind.all_hours, beta, count)
     while (too_long := logarithms > _LN_GAP_MAX).any():
         logarithms[too_long] = generator.gamma(alpha * kind.all_hours, beta, int(too_long.sum()))
-    # A time that runs as fast as jobs arrive: each half-hour has the length of its weight.
+    # `points` are in a time in which each half-hour is as long as its weight: it runs as fast as jobs arrive.
     points = np.cumsum(np.exp(logarithms)) / _BUCKET_S
     until = np.concatenate([[0.0], np.cumsum(day_cycle(kind))])
     days, rest = np.divmod(points, until[-1])
@@ -140,7 +140,7 @@ def _arrivals(kind: Kind, count: int, generator: np.random.Generator) -> _Number
 
 
 def day_cycle(kind: Kind) -> _Numbers:
-    """Return the number of arrivals in each half-hour of a day, relative to the mean."""
+    """Return the weight of each half-hour of a day: its number of arrivals divided by the mean number."""
     alpha, beta = kind.cycle
     step = 0.001
     halves = np.arange(step, _DAY_START + _BUCKETS, step)

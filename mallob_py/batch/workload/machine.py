@@ -1,10 +1,10 @@
 """The machine of a trace, from its header and the sizes of its jobs.
 
-Sizes of jobs in a trace are processors. `MaxProcs` is the machine's size in processors, `MaxNodes` its number
-of nodes. If both are given and all sizes are multiples of their ratio, jobs had whole nodes of this many
-processors. If not all sizes are multiples, each processor is a node here, since jobs had parts of nodes. If
-only `MaxNodes` is given, it is the machine's size in the unit of the jobs' sizes; an excessive load, or a
-larger job, shows that it cannot be.
+Sizes of jobs in a trace count processors. `MaxProcs` is the machine's number of processors, `MaxNodes` its
+number of nodes. If both are given and all sizes are multiples of MaxProcs/MaxNodes, jobs had whole nodes with
+this number of processors. If not all sizes are multiples, jobs had parts of nodes, so each processor is a
+node here. If only `MaxNodes` is given, it is taken to count what the sizes of jobs count; an excessive load,
+or a job larger than it, shows that it does not.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 
 #: the load above which a trace cannot come from a real machine
 LOAD_MAX = 1.2
-#: the load of a suggested machine
+#: the load on a suggested machine
 _USUAL_LOAD = 0.8
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The header of a trace, as far as it concerns the machine; 0: not given."""
+    """The fields `MaxProcs` and `MaxNodes` of a trace's header; 0: not given."""
 
     max_procs: int
     max_nodes: int
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """The machine of a trace. `nodes`: 0 if unknown. `remark`: how it was determined, if not obvious."""
+    """The machine of a trace. `nodes`: 0 if unknown. `remark`: how `nodes` was determined, if not obvious."""
 
     nodes: int
     processors_per_node: int = 1
@@ -37,10 +37,10 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """The demand of jobs: the largest size, the mean number of busy nodes, the divisor of all sizes.
+    """The demand of jobs: the largest size, the mean number of busy nodes, the greatest divisor of all sizes.
 
-    `busy` is the mean from the first submission to the last end if no job ever waited. In a burst, all
-    submissions take less time than a mean job: the load says nothing about the machine.
+    `busy` is the mean from the first submission to the last end if no job waits. `is_burst`: the span of all
+    submissions is shorter than a mean job, so the load says nothing about the machine.
     """
 
     largest: int = 0
@@ -50,7 +50,10 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 def machine_of(header: Header, processors: NDArray[np.float64], nodes: int, per_node: int) -> Machine:
-    """Return the machine by numbers (0: not given), else by the header. `processors`: all jobs' sizes."""
+    """Return a trace's machine by `nodes` and `per_node` or, where they are 0, by the header.
+
+    `per_node`: processors per node. `processors`: the sizes of all jobs.
+    """
     procs, hosts = header.max_procs, header.max_nodes
     if per_node:
         return Machine(nodes or (max(1, procs // per_node) if procs else hosts), per_node)
@@ -71,7 +74,7 @@ def machine_of(header: Header, processors: NDArray[np.float64], nodes: int, per_
 def demand_of(
     submissions_s: NDArray[np.float64], sizes: NDArray[np.float64], runs_s: NDArray[np.float64]
 ) -> Demand:
-    """Return the demand of jobs with these sizes in nodes; jobs without size or run time are ignored."""
+    """Return the demand of jobs, whose sizes count nodes; jobs without size or run time are ignored."""
     asks = (sizes > 0) & (runs_s > 0)
     if not asks.any():
         return Demand()
@@ -86,7 +89,7 @@ def demand_of(
 
 
 def unknown(demand: Demand) -> str:
-    """Return an error for an unknown machine, with a sufficient number of nodes."""
+    """Return the error text for an unknown machine; it suggests a sufficient number of nodes."""
     said = "the trace does not say how many nodes its machine had: give the number (--nodes)"
     if not demand.largest:
         return said
@@ -101,10 +104,10 @@ def unknown(demand: Demand) -> str:
 
 
 def overload(header: Header, machine: Machine, demand: Demand, nodes: int) -> str:
-    """Return a warning with the likely cause if the load is too high for a real machine, or if a job exceeds
-    the header's number in unknown units; else nothing.
+    """Return a warning if the load is too high for a real machine, or if a job exceeds `MaxNodes`.
 
-    `nodes`: the number given instead of the header's.
+    The warning names the likely cause; "": there is no reason to warn. `nodes`: the number of nodes that the
+    user gave instead of the header's (0: none).
     """
     load = demand.busy / machine.nodes
     counts_hosts = not nodes and not header.max_procs and machine.processors_per_node == 1
@@ -129,7 +132,7 @@ def overload(header: Header, machine: Machine, demand: Demand, nodes: int) -> st
 
 
 def _enough(demand: Demand) -> int:
-    """Return the nodes of the largest job, which often had the whole machine, or the nodes for the load."""
+    """Return a sufficient number of nodes: that of the largest job or, if the load were too high, more."""
     if demand.busy <= LOAD_MAX * demand.largest:
         return demand.largest
     return math.ceil(demand.busy / _USUAL_LOAD)

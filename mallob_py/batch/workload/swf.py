@@ -1,9 +1,9 @@
-"""The Standard Workload Format of the Parallel Workloads Archive: 18 numbers a line, comments after `;`.
+"""The Standard Workload Format of the Parallel Workloads Archive: 18 numbers per line, comments after `;`.
 
-Read whole by numpy where all is well, line by line where it is not, so that a damaged line is named.
-Fields count from 1: number, submission [s], wait [s], run time [s], processors, CPU time [s], memory [KB],
-requested processors, requested time [s], requested memory [KB], status, user, group, executable, queue,
-partition, preceding job, think time [s]. -1: not known.
+numpy reads a whole file at once; only a file with damaged lines is read line by line, so that these are
+named. The fields of a line: number, submission [s], wait [s], run time [s], processors, CPU time [s], memory
+[KB], requested processors, requested time [s], requested memory [KB], status, user, group, executable, queue,
+partition, preceding job, think time [s]. -1 means unknown.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from mallob_py.batch.job import Job, Kind, Rejected, Truth, Workload
 from mallob_py.batch.workload.machine import Header, demand_of, machine_of, overload, unknown
 
 FIELDS = 18
-#: the largest value of a field: integers are exact up to it, and some way beyond
+#: the largest value of a field; a float is exact for all integers up to this value
 VALUE_MAX = 1e15
 #: the mark of an unknown time of submission
 _UNKNOWN_S = -1.0
-#: three years; a larger number of seconds counts from 1970 on
+#: the time of submission [s] (three years) above which a time is taken to count from 1970
 _EPOCH_MIN_S = 1e8
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
@@ -46,18 +46,18 @@ _HEADER = re.compile(rb"^;\s*([A-Za-z]+):[ \t]*(.*?)\s*$", re.MULTILINE)
 
 
 class SwfError(Exception):
-    """An error in a trace. The text names file and line."""
+    """A trace has an error. The error's text names file and line."""
 
 
 class Swf(msgspec.Struct, frozen=True):
-    """A file: its rows (float64, shape (jobs, 18)), its header, and its damaged lines."""
+    """The content of a trace: rows (float64, shape (jobs, 18)), header, and errors of damaged lines."""
 
     rows: NDArray[np.float64]
     header: dict[str, str]
     damaged: tuple[str, ...] = ()
 
     def header_number(self, key: str) -> int:
-        """Return an integer of the header; 0 if it is missing."""
+        """Return the integer of a header field; 0: the field or its integer is missing."""
         match = re.match(r"\d{1,3}(,\d{3})+(?![\d,])|\d+", self.header.get(key, ""))
         return int(match[0].replace(",", "")) if match else 0
 
@@ -65,8 +65,8 @@ class Swf(msgspec.Struct, frozen=True):
 def read_swf(path: Path, strict: bool = False) -> Swf:
     """Read a trace, also one compressed by gzip, xz or bzip2.
 
-    Lines that are no job are left out and listed in `damaged`; with `strict`, the first raises SwfError, as
-    does a file without any job. Raises OSError if the file cannot be read.
+    Lines that are no jobs are left out and listed in `damaged`; with `strict`, the first one raises SwfError.
+    Raises SwfError also for a file without jobs, and OSError if the file cannot be read.
     """
     content = content_of(path).removeprefix(_BYTE_ORDER_MARK)
     head = content[: content.find(b"\n", content.rfind(b"\n;") + 1) + 1] if b";" in content else b""
@@ -80,7 +80,7 @@ def read_swf(path: Path, strict: bool = False) -> Swf:
 
 
 def content_of(path: Path) -> bytes:
-    """Return a file's content, unpacked. Raises OSError, and SwfError for a damaged archive."""
+    """Return a file's decompressed content. Raises OSError, and SwfError for a damaged archive."""
     try:
         return _UNPACK.get(path.suffix, bytes)(path.read_bytes())
     except (EOFError, ValueError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
@@ -88,13 +88,13 @@ def content_of(path: Path) -> bytes:
 
 
 def _rows_at_once(content: bytes) -> NDArray[np.float64] | None:
-    """Return all rows, or None if a line is damaged."""
+    """Return all rows; None: a line is damaged."""
     if b";" in content:
         content = re.sub(rb";[^\n]*", b"", content)
     fields = _fields_per_line(content)
     if not ((fields == 0) | (fields == FIELDS)).all():
         return None
-    # Integers are read six times faster; most traces have nothing else.
+    # numpy reads integers six times faster; most traces have only integers.
     for kind in (np.int64, np.float64):
         try:
             with warnings.catch_warnings():
@@ -109,7 +109,7 @@ def _rows_at_once(content: bytes) -> NDArray[np.float64] | None:
 
 
 def _fields_per_line(content: bytes) -> NDArray[np.int64]:
-    """Return the number of words in each line."""
+    """Return the number of fields in each line."""
     is_word = np.frombuffer(b"\n" + content, dtype=np.uint8) > ord(" ")
     begins = np.flatnonzero(is_word[1:] & ~is_word[:-1])
     ends = np.flatnonzero(np.frombuffer(content, dtype=np.uint8) == ord("\n"))
@@ -149,13 +149,13 @@ def workload_of(
     rows: slice | None = None,
     minimal_run_s: int | None = None,
 ) -> Workload:
-    """Return the jobs of a trace as rigid ones, by (submission, number), the first at second 1.
+    """Return the jobs of a trace as rigid jobs, sorted by (submission, number), the first at second 1.
 
-    Left out are jobs without a time of submission, processors or run time (with `minimal_run_s`, shorter run
-    times become this one), and jobs too large for the machine; `left_out` counts them, `rejected` contains
-    them. An estimate is at least the run time. `rows`: only these rows, after sorting. The machine has
-    `nodes` nodes of `processors_per_node` processors, each by the header if 0, with `remarks` on it.
-    Raises ValueError if the machine's size is unknown.
+    Jobs without a time of submission, processors or run time, and jobs too large for the machine are left
+    out; `left_out` counts them, `rejected` contains them. `minimal_run_s`: shorter run times are raised to
+    it. Estimates below run times are raised to these. `rows`: only these rows of the sorted ones are used.
+    The machine has `nodes` nodes of `processors_per_node` processors; where these are 0, the header
+    determines them, and `remarks` say how. Raises ValueError if the machine's number of nodes is unknown.
     """
     data = swf.rows if partition is None else swf.rows[swf.rows[:, 15] == partition]
     header = Header(swf.header_number("MaxProcs"), swf.header_number("MaxNodes"))
@@ -180,7 +180,7 @@ def workload_of(
     }
     reasons, fits = _sorted_out(wanted)
     left_out = tuple((reason, int(them.sum())) for reason, them in reasons.items() if them.any())
-    # The first submission of a job that can run, if any can.
+    # The first submission of a job that can run, or if no job can, of any job.
     first_s = data[fits if fits.any() else slice(None), 1][:1].sum()
     rejected = tuple(
         _rejected(row, int(size), reason, first_s)
@@ -203,7 +203,7 @@ def workload_of(
 def _sorted_out(
     wanted: dict[str, NDArray[np.bool_]],
 ) -> tuple[dict[str, NDArray[np.bool_]], NDArray[np.bool_]]:
-    """Return the jobs that fail each condition and none before it, and the jobs that meet all."""
+    """Return two results: condition -> jobs that fail it but no earlier one; and the jobs that meet all."""
     failing, left = dict[str, NDArray[np.bool_]](), np.array(True)
     for reason, holds in wanted.items():
         failing[reason], left = left & ~holds, left & holds
@@ -218,7 +218,7 @@ def _rejected(row: NDArray[np.float64], size: int, reason: str, first_s: float) 
 
 
 def _zero_among(data: NDArray[np.float64]) -> str:
-    """Return a remark on jobs submitted at second 0 of a trace that counts seconds from 1970 on."""
+    """Return a remark if a trace counts seconds from 1970 but has jobs submitted at second 0; else ""."""
     zeros = data[data[:, 1] == 0, 0]
     later = data[data[:, 1] > 0, 1]
     if not zeros.size or not later.size or later.min() < _EPOCH_MIN_S:
@@ -230,12 +230,12 @@ def _zero_among(data: NDArray[np.float64]) -> str:
 
 
 def _processors(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the processors that jobs had, or else requested."""
+    """Return each job's number of processors: those that it had or, if unknown, those that it requested."""
     return np.where(rows[:, 4] > 0, rows[:, 4], rows[:, 7])
 
 
 def _texts(numbers: NDArray[np.float64]) -> Sequence[str]:
-    """Return each distinct number as one text."""
+    """Return the numbers as texts (negative: ""); equal numbers share one text object."""
     values, places = np.unique(numbers, return_inverse=True)
     texts = [f"{value:g}" if value >= 0 else "" for value in values]
     return [texts[place] for place in places]
@@ -244,8 +244,8 @@ def _texts(numbers: NDArray[np.float64]) -> Sequence[str]:
 def write_trace(workload: Workload, path: Path) -> None:
     """Write rigid jobs as a trace, compressed if the name ends with .gz, .xz or .bz2.
 
-    Raises ValueError for a job that is not rigid, and if jobs share nodes, which the format cannot express.
-    Raises OSError.
+    Raises ValueError for what the format cannot express: a job that is not rigid, and shared nodes. Raises
+    OSError.
     """
     if workload.cluster is not None or any(job.kind is not Kind.RIGID for job in workload.jobs):
         raise ValueError(f"{path}: SWF has no place for jobs that are not rigid, or share nodes")
