@@ -55,7 +55,7 @@ class Checks:
         if running.job.kind not in kinds:
             raise self.error(job, f"is resized, but is {running.job.kind.value}")
         if running.target is not None:
-            raise self.error(job, "is resized, but has not taken its last change yet")
+            raise self.error(job, "is resized, but its last resize is still to come")
         return running
 
     def new_size(self, job: Job, nodes: int) -> None:
@@ -70,7 +70,7 @@ class Checks:
         count = count + 1 if before == state else 1
         self._rounds[job] = state, count
         if count > _ROUNDS_MAX + self._view.nodes:
-            raise self.error(job, f"is resized {count} times and never works: decisions go round")
+            raise self.error(job, f"is resized {count} times without working: decisions repeat")
 
     def mates(self, job: Job, share: Share) -> list[Running]:
         """Return the mates whose nodes a waiting job is to share."""
@@ -85,7 +85,7 @@ class Checks:
         if len(mates) < len(share.mates) or not job.low <= nodes <= job.high:
             raise self.error(
                 job.id,
-                f"is to share {nodes} nodes of jobs, each named once; it runs on {job.low} to {job.high}",
+                f"is to share {nodes} nodes, or has a mate twice; it runs on {job.low} to {job.high}",
             )
         return mates
 
@@ -98,7 +98,7 @@ class Checks:
         if running.mates or running.guest is not None:
             raise self.error(job, "is to be a mate, but shares its nodes already")
         if running.target is not None:
-            raise self.error(job, "is to be a mate, but has not taken its last change yet")
+            raise self.error(job, "is to be a mate, but its last resize is still to come")
         return running
 
     def take(self, free: list[int], job: int, wanted: int | tuple[int, ...]) -> list[int]:
@@ -119,7 +119,7 @@ class Checks:
         """Return the time [s] at which a policy wants to be woken, which must be to come."""
         if wake.at_s <= self._view.now_s:
             raise PolicyError(
-                f"{self._policy.name} wants to be woken at {wake.at_s:g} s, which has gone by "
+                f"{self._policy.name} wants to be woken at {wake.at_s:g} s, which has passed "
                 f"(at {self._view.now_s:g} s)"
             )
         return wake.at_s

@@ -117,7 +117,7 @@ def resize_cost_of(text: str) -> ResizeCost:
     if len(times_s) not in (1, 2) or not all(0.0 <= time_s < 1e9 for time_s in times_s):
         raise ValueError(f"{text!r} is not seconds to grow and to shrink, such as 14.55:7.41 or 3.8:2.9/node")
     if slash and unit != "node":
-        raise ValueError(f"{text!r}: costs are per resize or /node")
+        raise ValueError(f"{text!r} has the unit {unit!r}; only /node is known")
     kind = PerNode if slash else PerResize
     return kind(times_s[0], times_s[-1])
 
@@ -133,5 +133,5 @@ def _redistribution_of(text: str) -> Redistribution:
         0.0 <= found.scale < 1e9 and 0.0 <= found.spawn_s < 1e9 and 0.0 <= found.least <= found.most < 1e9
     )
     if len(words) > len(fields) or not is_fine:
-        raise ValueError(f"{text!r} is not costs such as mebf, mebf:0.5 or mebf:SCALE:SPAWN_S:LEAST:MOST")
+        raise ValueError(f"{text!r} is not a cost such as mebf, mebf:0.5 or mebf:SCALE:SPAWN_S:LEAST:MOST")
     return found

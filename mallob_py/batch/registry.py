@@ -60,7 +60,7 @@ def policy_for(text: str, binds: bool = False) -> Policy:
         fit = ", ".join(one for one in policy_names() if not getattr(policy_of(one), "shares_nodes", False))
         hint = "; it divides cores: see batch serve --affinity" if shares_cores(policy) else ""
         raise PolicyTextError(
-            f"policy {text} needs nodes that jobs share; here every job has its own (these fit: {fit}){hint}"
+            f"policy {text} needs nodes that jobs share; real jobs have their own (suitable: {fit}){hint}"
         )
     return policy
 

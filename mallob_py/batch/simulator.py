@@ -135,7 +135,7 @@ def simulate(
     nodes or a time above NODES_MAX or TIME_MAX_S.
     """
     if delays != NO_DELAYS and order is not EventOrder.BATCH:
-        raise ValueError("there are delays in the order of events `batch` only")
+        raise ValueError("delays need the order of events `batch`")
     run = _Run if workload.cluster is None else _SharedRun
     costs = costs or FreeResizes()
     return run(workload, policy, nodes or workload.nodes, costs, order, imbalance, delays).play()
@@ -143,10 +143,10 @@ def simulate(
 
 def _refuse_too_large(workload: Workload, nodes: int) -> None:
     if nodes > NODES_MAX:
-        raise ValueError(f"a machine of {nodes} nodes: it may have {NODES_MAX} (--nodes, --cores-per-node)")
+        raise ValueError(f"{nodes} nodes are more than {NODES_MAX} (--nodes, --cores-per-node)")
     for job, truth in zip(workload.jobs, workload.truths, strict=True):
         if not max(job.submit_s, truth.run_s) <= TIME_MAX_S:
-            raise ValueError(f"job {job.number}: it comes or runs after more than {TIME_MAX_S:g} s")
+            raise ValueError(f"job {job.number} comes after {TIME_MAX_S:g} s, or runs for longer")
 
 
 class _Run:
@@ -668,7 +668,9 @@ class _SharedRun(_Run):
             if job.kind is not Kind.RIGID:
                 raise ValueError(f"job {job.number} is {job.kind.value}; only rigid jobs can share nodes")
             if demand and (len(demand) != resources or min(demand) < 0.0 or not any(demand)):
-                raise ValueError(f"job {job.number} has a demand that is not one of {resources} resources")
+                raise ValueError(
+                    f"job {job.number} needs {resources} amounts (>= 0, not all 0) as its demand"
+                )
             if demand not in fits:
                 fits[demand] = float(room.units(demand).sum())
             if fits[demand] < job.nodes:
@@ -681,7 +683,7 @@ class _SharedRun(_Run):
         if isinstance(wanted, int):
             nodes = room.place(wanted, demand)
             if nodes is None:
-                raise self._checks.error(job, f"is to get room for {wanted} units, which there is not")
+                raise self._checks.error(job, f"is to get room for {wanted} units, but there is not enough")
         else:
             nodes = list(wanted)
             if not all(0 <= node < self._nodes for node in nodes) or not room.has(nodes, demand):

@@ -135,7 +135,7 @@ def test_without_or_tools_one_line_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def test_cp_says_which_jobs_it_needs() -> None:
-    with pytest.raises(PolicyError, match="cp: needs jobs with demands"):
+    with pytest.raises(PolicyError, match="cp needs a workload whose jobs share nodes"):
         simulate(rigid((0, 1, 1), nodes=2), Cp())
 
 

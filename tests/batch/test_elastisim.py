@@ -55,7 +55,7 @@ def test_the_machine_is_as_large_as_the_file_says_if_nothing_else_is_said(tmp_pa
     ("changes", "message"),
     [
         ({"type": "SOFT"}, r"jobs\[1\]: type is 'SOFT', not one of RIGID, MOLDABLE, MALLEABLE"),
-        ({"num_nodes_min": 3}, r"jobs\[1\]: numbers of nodes 3 <= 2 <= 4 do not hold"),
+        ({"num_nodes_min": 3}, r"jobs\[1\]: the numbers of nodes are not 1 <= 3 <= 2 <= 4"),
         ({"flops": 0}, r"jobs\[1\]: flops is not above 0"),
         ({"flops": 1e-300}, r"jobs\[1\]: it runs for .* s, less than 1e-06"),
         ({"divide": 0}, r"jobs\[1\]: submit_time is below 0, or divide below 1"),

@@ -42,7 +42,7 @@ def test_a_job_table_becomes_jobs_on_whole_nodes(tmp_path: Path, name: str) -> N
     assert [truth.run_s for truth in workload.truths] == [39.5, 90]
     assert [(job.user, job.queue) for job in workload.jobs] == [("2", "2"), ("1", "1")]
     assert workload.left_out == (("without a time of submission", 1),)
-    with pytest.raises(ValueError, match="its largest job has 128"):
+    with pytest.raises(ValueError, match="its largest job has size 128"):
         workload_of(swf)
 
 
@@ -52,7 +52,7 @@ def test_a_job_table_becomes_jobs_on_whole_nodes(tmp_path: Path, name: str) -> N
         (LINES[0].replace("2021-01-01 00:01:00", "yesterday"), "QUEUED_TIMESTAMP is 'yesterday'"),
         (LINES[0].replace("90.0", "nan"), "RUNTIME_SECONDS is 'nan'"),
         (LINES[0].replace("128.0,128.0", "1e99,1"), "NODES_USED is '1e99'"),
-        ("507000.theta,507000", "2 fields, fewer than columns"),
+        ("507000.theta,507000", "2 fields, too few for the columns"),
     ],
 )
 def test_damaged_lines_of_a_table_are_named_and_left_out(tmp_path: Path, line: str, problem: str) -> None:
@@ -67,10 +67,10 @@ def test_damaged_lines_of_a_table_are_named_and_left_out(tmp_path: Path, line: s
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("", "line 1: no job table of ALCF, as it has no column JOB_NAME, QUEUED_TIMESTAMP,"),
+        ("", "line 1: not a job table of ALCF: no column JOB_NAME, QUEUED_TIMESTAMP,"),
         (
             HEAD.replace("NODES_USED", "NODES"),
-            "line 1: no job table of ALCF, as it has no column NODES_USED$",
+            "line 1: not a job table of ALCF: no column NODES_USED$",
         ),
         (f"{HEAD}\n", "no jobs in it$"),
         (f"{HEAD}\nx\n", "no jobs in it .*line 2: 1 fields"),

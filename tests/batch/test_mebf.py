@@ -206,7 +206,7 @@ def test_a_range_of_nodes_in_which_it_expands_no_job_is_remarked(
     workload = make_malleable(rigid((0, 4, 10), (0, 6, 10), nodes=40), 1.0, NodeRange(0.5, most))
     remark = Mebf(variant).remark(workload.jobs)
     assert remark == (
-        "it expands jobs to more than 2 times their preferred nodes; none can have more than 2 times"
+        "it expands jobs to more than 2 times their preferred nodes; no job can have more than 2 times"
         " (see --malleable-range)"
         if is_said
         else None
@@ -241,8 +241,8 @@ def test_nobody_is_resized_late_in_his_life_nor_for_too_high_a_cost() -> None:
     [
         ("mebf:variant=all", "variant is 'all', not one of handoff, spare, intensive"),
         ("mebf:gaps=fill", "gaps is 'fill', not one of basic, expand, shrink"),
-        ("mebf:share=2", "share or kept is not within 0 and 1"),
-        ("mebf:theta=nan", "or theta, gamma or spare below 0"),
+        ("mebf:share=2", "share and kept must be from 0 to 1"),
+        ("mebf:theta=nan", "theta and spare 0 or more, gamma above 0"),
     ],
 )
 def test_settings_that_are_none_are_refused(text: str, message: str) -> None:
@@ -264,5 +264,5 @@ def test_costs_of_a_resize_have_a_text() -> None:
     assert resize_cost_of("mebf") == Redistribution()
     assert resize_cost_of("mebf:0.5:2") == Redistribution(0.5, 2.0)
     for text in ("mebf:", "mebf:-1", "mebf:1:2:3:1", "mebf:1:2:3:4:5:6", "mebf:nan"):
-        with pytest.raises(ValueError, match="is not costs such as mebf"):
+        with pytest.raises(ValueError, match="is not a cost such as mebf"):
             resize_cost_of(text)

@@ -64,7 +64,7 @@ def _shares_nodes(text: str) -> bool:
     try:
         simulate(rigid((0, 1, 1), nodes=1), policy_of(text))
     except PolicyError as error:
-        if "needs jobs with demands" not in str(error):
+        if "needs a workload whose jobs share nodes" not in str(error):
             raise
         return True
     return False

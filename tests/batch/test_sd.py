@@ -105,9 +105,9 @@ def test_estimated_ends_are_those_of_the_limits() -> None:
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        (Share(2, (0,)), "job 3 is to share 2 nodes of jobs, each named once; it runs on 4 to 4"),
-        (Share(2, (0, 0)), "job 3 is to share 2 nodes of jobs, each named once"),
-        (Share(2, ()), "job 3 is to share 0 nodes of jobs"),
+        (Share(2, (0,)), "job 3 is to share 2 nodes, or has a mate twice; it runs on 4 to 4"),
+        (Share(2, (0, 0)), "job 3 is to share 2 nodes, or has a mate twice"),
+        (Share(2, ()), "job 3 is to share 0 nodes"),
         (Share(2, (0, 4)), "job 5 is to be a mate, but does not run"),
         (Share(0, (1,)), "job 1 is started, but does not wait"),
         (Share(2, (0, 1), 1.0), "job 3 is to have the share 1 of cores"),

@@ -67,14 +67,14 @@ def test_nodes_without_room_are_refused(places: tuple[int, ...]) -> None:
 def test_jobs_that_can_never_run_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="job 1 needs 3 units, the machine has room for 2"):
         simulate(sharing((0, 3, (1.0, 2.0), 9)), PbsFifo())
-    with pytest.raises(ValueError, match="job 1 has a demand that is not one of 2 resources"):
+    with pytest.raises(ValueError, match="job 1 needs 2 amounts"):
         simulate(sharing((0, 3, (1.0, 2.0, 0.0), 9)), PbsFifo())
     with pytest.raises(ValueError, match="the cluster has 4 nodes, not 5"):
         simulate(sharing((0, 1, (1.0, 2.0), 9)), PbsFifo(), 5)
 
 
 def test_pbs_says_which_jobs_it_needs() -> None:
-    with pytest.raises(PolicyError, match="pbsfifo: needs jobs with demands"):
+    with pytest.raises(PolicyError, match="pbsfifo needs a workload whose jobs share nodes"):
         simulate(rigid((0, 1, 1), nodes=2), PbsFifo())
 
 

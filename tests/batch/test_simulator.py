@@ -319,7 +319,7 @@ def test_a_job_that_ends_before_an_order_has_reached_it_leaves_all_its_nodes() -
 
 
 def test_delays_are_of_one_order_of_events() -> None:
-    with pytest.raises(ValueError, match="there are delays in the order of events `batch` only"):
+    with pytest.raises(ValueError, match="delays need the order of events `batch`"):
         simulate(rigid((0, 1, 1), nodes=1), Fcfs(), order=EventOrder.PYSS, delays=Delays(1.0))
 
 
@@ -350,11 +350,11 @@ def test_a_job_larger_than_the_machine_is_refused_at_once() -> None:
 
 
 def test_a_machine_and_times_that_nothing_can_count_are_refused_at_once() -> None:
-    with pytest.raises(ValueError, match=f"a machine of {10**30} nodes: it may have 10000000 "):
+    with pytest.raises(ValueError, match=f"{10**30} nodes are more than 10000000 "):
         simulate(rigid((0, 1, 1), nodes=10**30), Fcfs())
     for workload in (rigid((0, 1, 1e13), nodes=1), rigid((0, 1, 1), (1e200, 1, 1), nodes=1)):
         number = workload.jobs[-1].number
-        with pytest.raises(ValueError, match=f"job {number}: it comes or runs after more than 1e\\+12 s"):
+        with pytest.raises(ValueError, match=f"job {number} comes after 1e\\+12 s, or runs"):
             simulate(workload, Fcfs())
 
 
@@ -376,9 +376,7 @@ def test_decisions_that_go_round_are_refused(delays: Delays, pause_s: float, tim
                 return
 
     workload = malleable((0, 1, 1, 2, 10), (0, 1, 1, 2, 1e6), nodes=3)
-    refused = (
-        rf"^scripted: job 1 is resized 1004 times and never works: decisions go round \(at {time_s} s\)$"
-    )
+    refused = rf"^scripted: job 1 is resized 1004 times without working: decisions repeat \(at {time_s} s\)$"
     with pytest.raises(PolicyError, match=refused):
         simulate(workload, Scripted(decide), delays=delays, costs=PerResize(pause_s, pause_s))
 

@@ -71,7 +71,7 @@ def test_a_time_of_submission_that_is_not_known_is_left_out_and_counted(tmp_path
     assert workload.left_out == (("without a time of submission", 1),)
     assert [(job.number, job.submit_s, job.nodes) for job in workload.rejected] == [(2, -1, 2)]
     assert workload.remarks == ()
-    with pytest.raises(ValueError, match="its largest job has 2, and 4 would be busy on average"):
+    with pytest.raises(ValueError, match="its largest job has size 2, and 4 would be busy on average"):
         workload_of(read_swf(trace(tmp_path, rows)))
 
 
@@ -181,11 +181,11 @@ def test_more_load_than_a_machine_can_have_is_said_with_the_likely_cause(tmp_pat
     # 60 nodes busy for 90 s of every 100, of 16; jobs too large for these count as well.
     alone = remark("; MaxNodes: 16\n", 8, 128, 44)
     assert alone.startswith("the offered load is 3.38 of the machine (16 nodes): ")
-    assert "MaxNodes alone" in alone
+    assert "only MaxNodes" in alone
     assert "such as 128)" in alone
     # A load that can be, of one job that is too large.
     large = remark("; MaxNodes: 16\n", 1, 1, 1, 24)
-    assert large.startswith("the largest job has 24, more than the machine (16 nodes): its header")
+    assert large.startswith("the largest job has size 24, more than the machine (16 nodes): its header")
     smaller = remark("; MaxProcs: 128\n", 60, nodes=32)
     assert smaller.endswith("--nodes 32 is a smaller machine than the trace's, which has 128")
     assert "is --nodes 32 right? On 60 the load is usual" in remark("", 60, nodes=32)
@@ -206,12 +206,12 @@ def test_a_load_that_a_machine_can_have_is_not_remarked_upon(tmp_path: Path) -> 
 
 def test_without_any_number_the_largest_job_or_the_load_decides_what_is_suggested(tmp_path: Path) -> None:
     large = read_swf(sized(tmp_path, "", 1, 128))
-    with pytest.raises(ValueError, match=r"job has 128, and 58 would be busy .* --nodes 128 is a load"):
+    with pytest.raises(ValueError, match=r"job has size 128, and 58 would be busy .* --nodes 128 is a load"):
         workload_of(large)
     many = read_swf(sized(tmp_path, "", 8, run_s=10_000))
-    with pytest.raises(ValueError, match=r"has 8, and 535 .* --nodes 669 is a load of 0.80; .* of 8:"):
+    with pytest.raises(ValueError, match=r"has size 8, and 535 .* --nodes 669 is a load of 0.80; .* of 8:"):
         workload_of(many)
-    with pytest.raises(ValueError, match=r"has 1, and 67 .* --nodes 84 is a load of 0.80$"):
+    with pytest.raises(ValueError, match=r"has size 1, and 67 .* --nodes 84 is a load of 0.80$"):
         workload_of(many, processors_per_node=8)
     assert workload_of(many, nodes=669).remarks == ()
 

@@ -156,7 +156,8 @@ def test_jobs_that_are_left_out_are_counted(tmp_path: Path, capsys: pytest.Captu
     )
     assert main(["batch", "simulate", str(path), "--json"]) == 0
     assert capsys.readouterr().err == (
-        "mallob-py: the largest job has 9, more than the machine (4 nodes): its header says MaxNodes alone, "
+        "mallob-py: the largest job has size 9, more than the machine (4 nodes): "
+        "its header has only MaxNodes, "
         "and sizes of jobs count processors: give --cores-per-node, or --nodes (such as 9)\n"
         "mallob-py: jobs left out: 1 without processors, 1 without run time, "
         "2 larger than the machine (4 nodes)\n"

@@ -29,7 +29,7 @@ def test_outside_an_allocation_the_scheduler_says_what_it_needs(tmp_path: Path) 
     command += ["batch", "serve", "--slurm", "--dir", str(tmp_path)]
     done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
-    assert "--slurm is for the inside of an allocation" in done.stderr
+    assert "--slurm works only inside an allocation" in done.stderr
 
 
 needs_slurm = pytest.mark.skipif(what_is_missing() is not None, reason=str(what_is_missing()))

@@ -1,6 +1,6 @@
 """The Gantt chart of a live scheduler: jobs on slots over time.
 
-Pure: times come from the caller's clock, which never goes back. The bars of recent jobs are kept.
+Pure: times come from the caller's clock, which never goes back. At most `BARS_MAX` past bars are kept.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ BARS_MAX = 1000
 
 
 class Bar(msgspec.Struct):
-    """A job on a set of slots from `start_s` to `end_s` (None: still there).
+    """A job on a set of slots from `start_s` to `end_s` (None: the job still has them).
 
-    `share`: its share of the slots' cores, if other jobs have the rest.
+    `share`: the job's share of the slots' cores.
     """
 
     job: int
@@ -28,17 +28,17 @@ class Bar(msgspec.Struct):
 
 
 class Chart:
-    """The bars of running jobs, and of recent ones."""
+    """The present bars of running jobs, and past bars."""
 
     def __init__(self, ended: Sequence[Bar] = ()) -> None:
         self._ended = deque(ended, BARS_MAX)
-        #: open bars by job
+        #: running job -> its present bar
         self._open: dict[int, Bar] = {}
 
     def note(self, now_s: float, moved: Mapping[int, Bar | None]) -> None:
-        """Note jobs whose slots may have changed; None: the job does not run.
+        """Note the present bars of jobs whose slots may have changed; None: the job does not run.
 
-        A job on other slots gets a new bar.
+        A job gets a new bar only if its slots are others.
         """
         for job, bar in moved.items():
             before = self._open.get(job)
@@ -53,6 +53,6 @@ class Chart:
                 self._open[job] = bar
 
     def since(self, time_s: float) -> list[Bar]:
-        """Return the bars that end after this time, the earliest first."""
+        """Return the bars that end after `time_s` or have not ended, by ascending start."""
         ended = [bar for bar in self._ended if bar.end_s is not None and bar.end_s > time_s]
         return sorted([*ended, *self._open.values()], key=lambda bar: (bar.start_s, bar.job))

@@ -1,4 +1,4 @@
-"""The folder of a live scheduler, with the state from which a restarted scheduler continues."""
+"""The folder of a live scheduler: the state on disk from which a restarted scheduler continues."""
 
 from __future__ import annotations
 
@@ -23,42 +23,43 @@ from mallob_py.batch.live.script import Wishes
 from mallob_py.service.store import own_folder
 
 _T = TypeVar("_T")
-#: longest wait for a lock that a killed scheduler's starting keeper holds
+#: the longest wait [s] for the folder's lock: a killed scheduler's keeper may hold it while starting
 _LOCK_S = 2.0
-#: names of jobs' folders, and of unfinished ones
+#: the names of jobs' folders, and of unfinished jobs' folders
 _NUMBER, _PART = re.compile("[1-9][0-9]{0,17}"), re.compile(r"\.[1-9][0-9]{0,17}")
 _TAKEN = re.compile(r"\.?[1-9][0-9]{0,17}")
-#: files in an unfinished folder
+#: the files that an unfinished job's folder may contain
 _PART_FILES = ("script", "job.json", ".job.json.part")
 
 
 class FolderError(Exception):
-    """The folder cannot be used. One line."""
+    """A folder cannot be used. The error's text is one line."""
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """A submitted job; its time [s] is of the scheduler's clock."""
+    """A submitted job; `submit_s` is a time of the scheduler's clock."""
 
     number: int
     submit_s: float
     wishes: Wishes
     directory: str
     environment: dict[str, str]
-    #: jobs that must end before it, in any way; jobs that must end with exit code 0
+    #: the jobs that must end before this job starts
     after: list[int] = []
+    #: the jobs that must end, with exit code 0, before this job starts
     after_ok: list[int] = []
 
     @property
     def comes_after(self) -> set[int]:
-        """Return the jobs that must end before this one."""
+        """Return the jobs that must end before this job starts."""
         return {*self.after, *self.after_ok}
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The slots of a running or starting job. `address`: the job's address for orders; "": it accepts none.
+    """The run of a starting or running job. `address`: where the job accepts orders; "": it accepts none.
 
-    `factor`: a guest's share of the cores of shared slots; 1: no guest. `extra_s`: time beyond its required
-    time, since it has shared slots.
+    `factor`: a guest's share of the cores of its slots; 1: the job is no guest. `extra_s`: time [s] added to
+    the job's limit for its guests.
     """
 
     start_s: float
@@ -69,7 +70,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """The clock showed `now_s` when the host had been up for `up_s` seconds since a boot."""
+    """A reading of the scheduler's clock: `now_s`, when the host was up for `up_s` since its boot `boot`."""
 
     boot: str
     up_s: float
@@ -109,13 +110,14 @@ class JobFolder:
         write_atomically(self.path / "cancelled", b"")
 
     def forget_run(self) -> None:
-        """Forget a run that has not begun, so that the job waits again."""
-        for name in ("begun", "launch", "run", "status"):  # "run" last, which says that it may have begun
+        """Remove the files of a run that has not begun, so that the job waits again."""
+        # "begun" without "status" would mean that the keeper was killed.
+        for name in ("begun", "launch", "run", "status"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path / f"{name}.json")
 
     def lock(self) -> int | None:
-        """Return a descriptor that holds the lock; None: a keeper has it."""
+        """Take the job's lock; return a descriptor that holds it. None: a keeper holds it."""
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if _is_locked(descriptor):
             return descriptor
@@ -131,11 +133,11 @@ class JobFolder:
 
     @property
     def token(self) -> str:
-        """The mark of its processes, unique to this folder."""
+        """The value of the variable that marks the job's processes; unique to this folder."""
         return str(self.path)
 
     def kill_leftovers(self) -> None:
-        """Kill the processes of a job whose keeper was killed, found by their environment."""
+        """Kill the processes of a job whose keeper was killed; they are found by their environment."""
         needle = f"{TOKEN}={self.token}".encode()
         while left := [pid for pid in _processes_with(needle) if _kill(pid, needle)]:
             for pid in left:
@@ -143,7 +145,7 @@ class JobFolder:
 
 
 class Folder:
-    """The whole folder; `open` is for the one scheduler at a time."""
+    """The folder of a scheduler. Only the scheduler calls `open`; others may read without."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -152,7 +154,7 @@ class Folder:
         self._ended = self.path / "ended"
 
     def open(self) -> None:
-        """Become the one scheduler here. Raises FolderError, OSError."""
+        """Make and lock the folder: only one scheduler at a time may use it. Raises FolderError, OSError."""
         own_folder.make(self.path)
         with own_folder.opened(self.path) as folder:
             if not own_folder.is_ours(folder):
@@ -188,14 +190,14 @@ class Folder:
         write_atomically(self.path / "nodes.json", msgspec.json.encode(list(nodes)))
 
     def next_number(self) -> int:
-        """Return the next number, whose names must all be free."""
+        """Return the number for the next job: greater than that of any job with a folder here."""
         taken = [0]
         for part in (self._jobs, self._ended):
             taken += (int(name.removeprefix(".")) for name in os.listdir(part) if _TAKEN.fullmatch(name))
         return 1 + max(taken)
 
     def add(self, submitted: Submitted, script: str, encoding: str = "utf-8") -> JobFolder:
-        """Add a job as a whole or not at all."""
+        """Add a submitted job's folder, as a whole or not at all. Raises OSError."""
         part = self._jobs / f".{submitted.number}"
         part.mkdir(mode=0o700)
         final = self._jobs / str(submitted.number)
@@ -210,7 +212,7 @@ class Folder:
                 final.rename(part)  # a refused job must not run
                 raise
         except BaseException:
-            shutil.rmtree(part, ignore_errors=True)  # it would block the next job of this number
+            shutil.rmtree(part, ignore_errors=True)  # the next job gets this number
             raise
         return JobFolder(final)
 
@@ -226,11 +228,11 @@ class Folder:
         return None
 
     def ended(self, last: int) -> list[JobFolder]:
-        """Return the last ended jobs, in order of submission."""
+        """Return the `last` ended jobs that were submitted last, in the order of submission."""
         return list(islice(_folders(self._ended), last))[::-1]
 
     def end(self, job: JobFolder, status: Status) -> JobFolder:
-        """Keep only the files of an ended job."""
+        """Write a job's status and move its folder to the ended jobs; return its new folder."""
         if job.status() != status:
             job.write("status", status)
         target = self._ended / job.path.name
@@ -239,7 +241,7 @@ class Folder:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Tell whether we hold the lock of this file now."""
+    """Try to lock a file; return whether this descriptor now holds the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -248,7 +250,7 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def _folders(path: Path) -> Iterator[JobFolder]:
-    """Yield the jobs' folders, the last submitted first; other entries are skipped."""
+    """Yield the jobs' folders below `path`, the last submitted first; skip other entries."""
     with contextlib.suppress(FileNotFoundError), own_folder.opened(path) as folder:
         for number in sorted(
             (int(name) for name in os.listdir(folder) if _NUMBER.fullmatch(name)), reverse=True
@@ -266,7 +268,7 @@ def _is_job(name: str, within: int) -> bool:
 
 
 def _is_part(name: str, within: int) -> bool:
-    """Tell whether it is an unfinished job's folder, and holds nothing else."""
+    """Tell whether an entry is an unfinished job's folder that contains nothing else."""
     try:
         with own_folder.opened(name, within) as folder:
             if not own_folder.is_ours(folder):
@@ -301,16 +303,16 @@ def _processes_with(variable: bytes) -> list[int]:
 
 
 def _has(pid: int, variable: bytes) -> bool:
-    """Tell whether a process has a variable. Raises OSError if that is unknown now."""
+    """Tell whether a process has an environment variable. Raises OSError if this cannot be read now."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             return variable in environ.read().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False  # gone, or another user's
+        return False  # the process has ended, or is another user's
 
 
 def _kill(pid: int, variable: bytes) -> bool:
-    """Kill a process if it has this variable; return whether it did. Raises OSError."""
+    """Kill a process if it has this variable; return whether it was killed. Raises OSError."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -327,7 +329,7 @@ def _kill(pid: int, variable: bytes) -> bool:
 
 
 def _await_end(pid: int) -> None:
-    """Wait until a killed process is gone or a zombie, which has no environment."""
+    """Wait at most a second until a killed process has ended; a zombie has no environment."""
     with contextlib.suppress(OSError):
         descriptor = os.pidfd_open(pid)
         try:

@@ -1,7 +1,7 @@
-"""Forecasts: when a waiting job starts if all jobs take their estimated times.
+"""Forecasts: when a waiting job will start if all jobs run as long as they have requested.
 
-Jobs mostly end sooner, and later jobs may overtake it, so this is present knowledge and no promise. Orders
-count as carried out at once, although programs take a moment. Pure.
+A forecast is no promise: most jobs end sooner, and jobs submitted later may overtake the job. It assumes that
+programs carry out orders at once. Pure.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterator
 
 from mallob_py.batch.live.scheduler import Launch, LiveScheduler, OrderGrow, OrderShrink
 
-#: most jobs that are copied, since no one should wait for a forecast
+#: the greatest number of waiting jobs for which a forecast is made: a longer queue would take too long
 WAITING_MAX = 2000
 _STEPS_MAX = 20_000
-#: the most ends of other jobs in a forecast
+#: the greatest number of other jobs whose ends a forecast names
 _TOLD = 3
 
 
 def outlook(job: int, scheduler: LiveScheduler, now_s: float) -> Iterator[str]:
-    """Yield sentences on what must happen before a waiting job starts, and when that is."""
+    """Yield sentences on what must happen before a waiting job starts, and on when it will start."""
     before = sum(other.id < job for other in scheduler.waiting)
     yield f"{before} of the waiting jobs were submitted before it; the policy is {scheduler.policy.name}."
     ends = sorted((one.estimated_end_s, number, one.size) for number, one in scheduler.running.items())
@@ -28,13 +28,13 @@ def outlook(job: int, scheduler: LiveScheduler, now_s: float) -> Iterator[str]:
         in_s = max(0.0, end_s - now_s)
         yield f"Job {number}, with {size} of the slots, ends in {in_s:.0f} s at the latest."
     if (start_s := start_of(job, scheduler, now_s)) is None:
-        yield "When it starts cannot be told."
+        yield "When it will start is not known."
     else:
         yield f"It starts in {start_s - now_s:.0f} s if all jobs take the time that they ask for."
 
 
 def start_of(job: int, scheduler: LiveScheduler, now_s: float) -> float | None:
-    """Return the job's start on the scheduler's clock; None: unknown."""
+    """Return the time [s] on the scheduler's clock at which a job will start; None: unknown."""
     if len(scheduler.waiting) > WAITING_MAX:
         return None
     played = copy.deepcopy(scheduler)

@@ -1,7 +1,7 @@
-"""A guard: looks after a job on the node of its script; the job's keeper starts it there (`remote`).
+"""A guard: a process that looks after a job on the node of its script, where the job's keeper starts it.
 
-It does what a keeper does on the scheduler's own host. The sockets between a malleable program and its
-scheduler are in a folder of the guard's, which goes with it. If a guard is killed, its parent ends the job's
+A guard does what a keeper does on the scheduler's own host (see `remote`). It has a temporary folder for the
+sockets between a malleable program and its scheduler. If a guard is killed, its parent ends the job's
 processes, even those that have changed environment and session.
 """
 
@@ -31,12 +31,13 @@ from mallob_py.runtime.processes import die_with, no_orphans
 from mallob_py.runtime.world.session_folder import temporary_folder
 
 _LINE_S = 20.0
-#: most bytes of a keeper's message: it may carry a script and an environment, which JSON may expand sixfold
+#: the greatest size of a keeper's message, which may contain a script and an environment; JSON may need six
+#: bytes for one
 _MESSAGE_BYTES_MAX = 6 * REQUEST_MAX_BYTES
 
 
 def main() -> int:
-    """Be a guard, below a process that ends what the job leaves if the guard is killed."""
+    """Run a guard as a child of this process, which ends the job's processes if the guard is killed."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     outer = os.getpid()
     with no_orphans():
@@ -50,7 +51,7 @@ def main() -> int:
 
 
 def _be_guard() -> int:
-    # Only the program may write into the program's output.
+    # Messages to the keeper go to standard error, because standard output is the program's.
     lines, keeper = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(2), "wb")
     begin = next_message(lines)
     if not isinstance(begin, remote.Begin):
@@ -63,7 +64,7 @@ def _be_guard() -> int:
 
 
 def next_message(lines: IO[bytes]) -> remote.ToGuard | None:
-    """Return the next message; None: the keeper is gone, wants the end, or sends nonsense."""
+    """Return the keeper's next message; None: the keeper has ended, has closed the input, or broke off."""
     line = lines.readline(_MESSAGE_BYTES_MAX)
     return msgspec.json.decode(line, type=remote.ToGuard) if line.endswith(b"\n") else None
 
@@ -101,7 +102,7 @@ class _Guard:
         return 0
 
     def _listen(self) -> None:
-        """Listen once the program runs, since forking with threads would not be safe."""
+        """Start the threads; called once the program runs, because forking with threads is not safe."""
         threading.Thread(target=self._hear, daemon=True).start()
         if self._notices is not None:
             threading.Thread(target=self._give_orders, daemon=True).start()
@@ -120,7 +121,7 @@ class _Guard:
     def _give_orders(self) -> None:
         while True:
             order = self._orders.get()
-            # The program is gone or silent: the scheduler sees that no answer comes.
+            # If the program has ended or is silent, the scheduler sees that no answer comes.
             with contextlib.suppress(OSError, UnicodeDecodeError), connect(self._program) as program:
                 program.sendall(f"{order}\n".encode())
                 with program.makefile("r", encoding="utf-8", newline="\n") as answers:

@@ -1,13 +1,13 @@
 """A keeper: a process that looks after one job, even if the scheduler ends: `python -m ... FOLDER LOCK`.
 
-It holds the lock of the job's folder, so that a restarted scheduler knows that the job has a keeper. It
-writes its deeds down first: `begun.json` before the program starts, `status.json` when nothing of it is left;
-so no job runs twice. It ends the job when its time is over, and on a signal: by SIGTERM to the job's process
-group, and after a while by SIGKILL to the rest. It adopts whatever the job leaves behind, which ends with the
-job.
+The keeper holds the lock of the job's folder, which tells a restarted scheduler that the job has a keeper. It
+writes `begun.json` before the program starts, and `status.json` when none of the job's processes is left, so
+no job runs twice. It ends the job when the job's time is over, and on a signal: by SIGTERM to the job's
+process group, and after a grace by SIGKILL to all processes that are left. It adopts orphaned processes of
+the job, and kills them when the job ends.
 
 The program of a job on another node has a guard there (`remote`), which does the same by the keeper's orders.
-If jobs are bound to cores, SIGUSR1 says that the job has a new `allotment.json`.
+If jobs are bound to cores, SIGUSR1 tells the keeper that the job has a new `allotment.json`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from mallob_py.batch.live.launch import (
 )
 from mallob_py.runtime.processes import STOP_SIGNALS, descendants, die_with, no_orphans
 
-#: variable with the cores that a bound job may use on its script's node
+#: the environment variable that lists the cores that a bound job may use on its script's node
 CORES_VARIABLE = "CORES"
-#: longest wait that the system takes
+#: the longest wait [s] that the system call accepts
 _WAIT_MAX_S = 1e6
 
 
@@ -52,12 +52,12 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     launch = msgspec.json.decode((folder / "launch.json").read_bytes(), type=Launch)
     if not _announce(folder):
-        with contextlib.suppress(OSError):  # the canceller knows it anyway
+        with contextlib.suppress(OSError):  # the scheduler, which requested the end, assumes this status
             write_atomically(folder / "status.json", msgspec.json.encode(Status(RunEnd.CANCELLED)))
         return 0
     started_s = time.monotonic()
     with no_orphans():
-        if launch.remote:  # late: keepers of local jobs do not need it
+        if launch.remote:  # imported late: keepers of local jobs do not need it
             from mallob_py.batch.live.remote import keep_remotely
 
             status = keep_remotely(folder, launch)
@@ -79,9 +79,9 @@ def _keep_here(folder: Path, launch: Launch) -> Status:
 
 
 def _announce(folder: Path) -> bool:
-    """Write down that the program is about to start, waiting while a disk is full.
+    """Write down that the program is about to start; wait while the disk is full.
 
-    Returns False if the job's end was requested meanwhile. Raises OSError for lasting errors.
+    Return False if the job's end is requested meanwhile. Raises OSError for errors that do not pass.
     """
     while True:
         try:
@@ -104,7 +104,10 @@ def keep(
     *,
     errors: int = subprocess.STDOUT,
 ) -> Status:
-    """Run the job on this node until it ends or is ended; `begun` is called when it runs."""
+    """Run a job on this node until it ends or must be ended; return its status.
+
+    `output`, `errors`: descriptors for its output. `begun` is called once the program runs.
+    """
     keeper, cores = os.getpid(), sorted(os.sched_getaffinity(0))
     environment, own = launch.environment, cores
 
@@ -141,7 +144,7 @@ def keep(
 
 
 def _wait(program: subprocess.Popen[bytes], until_s: float) -> RunEnd | None:
-    """Wait for the program, its time, or a request for its end. None: for another allotment."""
+    """Wait until the program ends, its time is over, or its end is requested; None: the allotment changes."""
     while not _has_ended(program):
         if (left_s := until_s - time.monotonic()) <= 0.0:
             return RunEnd.OVER_TIME
@@ -154,7 +157,7 @@ def _wait(program: subprocess.Popen[bytes], until_s: float) -> RunEnd | None:
 
 
 def _has_ended(program: subprocess.Popen[bytes]) -> bool:
-    """Tell whether the program has ended; adopted processes are reaped meanwhile."""
+    """Reap ended processes that were adopted; return whether the program has ended."""
     while program.returncode is None:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if found is None:
@@ -167,7 +170,10 @@ def _has_ended(program: subprocess.Popen[bytes]) -> bool:
 
 
 def _end(program: subprocess.Popen[bytes], until_s: float) -> None:
-    """Ask the process group to end, and wait for it; no_orphans kills the rest."""
+    """Send SIGTERM to the process group and wait for its end; kill the program if it is left.
+
+    `no_orphans` kills the other processes.
+    """
     os.killpg(program.pid, signal.SIGTERM)
     while (left_s := until_s - time.monotonic()) > 0.0 and _group_lives(program):
         signal.sigtimedwait((signal.SIGCHLD,), left_s)
@@ -186,21 +192,21 @@ def _group_lives(program: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-#: most passes against a program that keeps choosing its cores itself
+#: the greatest number of passes, for programs that repeatedly choose their cores themselves
 _PASSES_MAX = 20
 
 
 def bind(root: int, cores: Sequence[int]) -> None:
-    """Bind all descendants of a process to these cores, and no others, from now on.
+    """Bind all descendants of a process to exactly these cores.
 
-    A process forked during a pass may have its parent's old cores; so passes repeat until one changes
-    nothing.
+    A process forked during a pass may have its parent's old cores, so passes are repeated until a pass
+    changes nothing.
     """
     wanted = set(cores)
     for _ in range(_PASSES_MAX):
         is_bound = True
         for pid in descendants(root):
-            with contextlib.suppress(OSError):  # it has just ended
+            with contextlib.suppress(OSError):  # the process has just ended
                 for thread in map(int, os.listdir(f"/proc/{pid}/task")):
                     if os.sched_getaffinity(thread) != wanted:
                         is_bound = False

@@ -1,7 +1,7 @@
-"""The files in a job's folder by which its keeper gets orders and reports.
+"""The files in a job's folder through which scheduler and keeper communicate.
 
-`launch.json` says what to run, `begun.json` that it is about to run, `allotment.json` which cores it may use,
-`status.json` how it ended. Each is written atomically.
+The scheduler writes `launch.json` (what to run) and `allotment.json` (which cores the job may use); the
+keeper writes `begun.json` (the program is about to start) and `status.json` (how it ended), all atomically.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import msgspec
 from mallob_py.runtime.processes import STOP_SIGNALS
 from mallob_py.service.store.own_folder import open_file
 
-#: time between SIGTERM and SIGKILL
+#: the time [s] between SIGTERM and SIGKILL
 GRACE_S = 5.0
-#: variable by which a job's processes are found if its keeper was killed
+#: the environment variable by which a job's processes are found if its keeper was killed
 TOKEN = "MALLOB_PY_BATCH_JOB"
 OUTPUT = "output"
 ALLOTMENT = "allotment.json"
-#: most bytes of a keeper's report of its job's end
+#: the greatest size of a keeper's report of its job's end
 _RESERVED_BYTES = 4096
-#: delay before a passing failure is tried again
+#: the delay [s] before an action is repeated that failed for a reason which may pass
 AGAIN_S = 1.0
-#: errors of a full disk, quota, or table of the system
+#: the errors that may pass: a full disk, quota or system table
 _PASSING = frozenset(
     (
         errno.ENOSPC,
@@ -43,15 +43,15 @@ _PASSING = frozenset(
         errno.ENOMEM,
     )
 )
-#: signals for which a keeper waits
+#: the signals for which a keeper waits
 SIGNALS = (signal.SIGCHLD, signal.SIGUSR1, *STOP_SIGNALS)
 
 
 class Allotment(msgspec.Struct, frozen=True):
-    """The cores of its node that a job may use, and how long it may run [s].
+    """The cores of its node that a job may use, and how long the job may run [s].
 
-    The cores, in order, are divided into `of` parts. The job has these `parts`, each from where to where (0
-    to 1: all of it).
+    The node's cores, in order, are divided into `of` equal parts. The job has `parts`: (number of the part,
+    begin and end of the job's share within it; 0 to 1 is the whole part).
     """
 
     parts: list[tuple[int, float, float]]
@@ -59,7 +59,7 @@ class Allotment(msgspec.Struct, frozen=True):
     limit_s: float
 
     def cores(self, all_cores: Sequence[int]) -> list[int]:
-        """Return the allotment's cores among these. Raises ValueError."""
+        """Return those of a node's cores that belong to the allotment. Raises ValueError."""
         each = len(all_cores) // self.of
         found = list[int]()
         for part, first, last in self.parts:
@@ -73,10 +73,10 @@ class Allotment(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """The command to run, its folder and environment, and how long at most.
+    """The command to run, its folder and environment, and its time limit.
 
-    `remote`: the command that reaches another node; empty: this one. `takes_orders`: whether it may register
-    for orders. `allotment`: None: all cores.
+    `remote`: the command that reaches another node; empty: run on this node. `takes_orders`: whether the
+    program may register for orders. `allotment`: the cores that it may use; None: all cores.
     """
 
     command: list[str]
@@ -87,13 +87,13 @@ class Launch(msgspec.Struct, frozen=True):
     remote: list[str] = []
     takes_orders: bool = False
     allotment: Allotment | None = None
-    #: files for the program's output, if not in the job's folder; one file takes both streams
+    #: the files for output and error output. "" for `output`: in the job's folder; for `errors`: as `output`
     output: str = ""
     errors: str = ""
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """The program is about to start, or has started."""
+    """The keeper's note that the program is about to start, or has started. `keeper`: its process id."""
 
     keeper: int
 
@@ -106,13 +106,13 @@ class RunEnd(enum.Enum):
     OVER_TIME = "over its required time"
     NOT_STARTED = "not started"
     KEEPER_KILLED = "keeper killed"
-    #: the run has not begun
+    #: the node was not reached, and the run has not begun
     UNREACHABLE = "node not reached"
     NODE_LOST = "node lost"
 
 
 class Status(msgspec.Struct, frozen=True):
-    """`code`: exit code, or minus the signal that ended it; None: unknown."""
+    """The end of a job's run. `code`: exit code, or minus the signal that ended the job; None: unknown."""
 
     ending: RunEnd
     code: int | None = None
@@ -121,7 +121,7 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def is_well(self) -> bool:
-        """Return whether the job ended by itself, with exit code 0."""
+        """Return true if the job ended by itself, with exit code 0."""
         return self.ending is RunEnd.EXITED and self.code == 0
 
     def __str__(self) -> str:
@@ -137,10 +137,10 @@ def read_allotment(path: Path) -> Allotment:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all, even after a loss of power."""
+    """Write a file as a whole or not at all, even if the power fails."""
     part = _part_of(path)
     with open(open_file(part, os.O_WRONLY | os.O_CREAT), "wb") as file:
-        file.write(content)  # into its reserved room, if any
+        file.write(content)  # into the room that `reserve` has reserved, if any
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
@@ -149,7 +149,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def reserve(path: Path) -> None:
-    """Reserve room for a file that is written later, in case that a disk fills up. Raises OSError."""
+    """Reserve room for a file, so that it can be written later even if the disk is full. Raises OSError."""
     with open(open_file(_part_of(path), os.O_WRONLY | os.O_CREAT), "wb") as file:
         file.write(b" " * _RESERVED_BYTES)
 
@@ -159,12 +159,12 @@ def _part_of(path: Path) -> Path:
 
 
 def is_passing(error: Exception) -> bool:
-    """Tell whether a failure may pass by itself."""
+    """Tell whether the reason for a failure may pass by itself."""
     return isinstance(error, OSError) and error.errno in _PASSING
 
 
 def write_in_the_end(path: Path, content: bytes) -> None:
-    """Write a file atomically, waiting while a disk is full. Raises OSError for lasting errors."""
+    """Write a file atomically; wait while the disk is full. Raises OSError for errors that do not pass."""
     while True:
         try:
             write_atomically(path, content)
@@ -177,12 +177,12 @@ def write_in_the_end(path: Path, content: bytes) -> None:
 
 
 def open_output(folder: Path, path: str) -> BinaryIO:
-    """Open the file for a job's output, emptied if the user named it. Raises OSError."""
+    """Open the file for a job's output, and empty it if the user named the file. Raises OSError."""
     if not path:
         return open(folder / OUTPUT, "ab")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o666)
-    os.set_blocking(descriptor, True)  # pipes without a reader were refused
+    os.set_blocking(descriptor, True)  # O_NONBLOCK was only to refuse pipes without a reader
     return os.fdopen(descriptor, "ab")
 
 

@@ -1,4 +1,4 @@
-"""The machine of a live scheduler: nodes that come and go, and the slots that the scheduler is offered."""
+"""The nodes of a live scheduler's machine: they come and go, and their slots are offered to the scheduler."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ _MACHINE_POLL_S = 5.0
 
 
 class Machine(Protocol):
-    """The nodes that jobs run on."""
+    """The machine whose nodes jobs run on."""
 
-    #: the machine's variables for jobs, beside those of the submitting users
+    #: environment variables that the machine adds to those of the jobs
     environment: Mapping[str, str]
     #: whether nodes may come and go
     changes: bool
 
     def check_give_back(self, host: str) -> None:
-        """Refuse a node that must stay. Raises NodesError."""
+        """Check that a node may be given back. Raises NodesError if it must stay."""
 
     def give_back(self, hosts: Sequence[str]) -> None:
-        """Return nodes without jobs. May be slow. Raises NodesError."""
+        """Give nodes without jobs back to their owner; may be slow. Raises NodesError."""
 
     def take_in(self, count: int) -> None:
-        """Get this many more nodes. May be slow. Raises NodesError."""
+        """Add `count` further nodes; may be slow. Raises NodesError."""
 
     def nodes(self) -> Mapping[str, int]:
-        """Return the nodes' names, each with its number of slots. Raises NodesError."""
+        """Return node -> number of its slots. Raises NodesError."""
         ...
 
     def shell(self, host: str) -> list[str]:
-        """Return the command that runs a program on a node; empty for this host."""
+        """Return the command to which a program is appended that is to run on a node; empty for this host."""
         ...
 
 
 class MachineNodes:
     """The nodes of one server. `book`: their slots and states, which the folder keeps.
 
-    `changed` is called when jobs may be started elsewhere than before.
+    `changed` is called when the slots that jobs may get have changed.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class MachineNodes:
         self.book = NodeBook(folder.nodes() or ())
 
     def assume(self, slots: Sequence[int]) -> None:
-        """Assume this host's slots for jobs that ran before nodes were written down."""
+        """Assume that running jobs' slots are this host's if the folder has no file of nodes."""
         if self._folder.nodes() is None and slots:
             self.book = NodeBook([Node(LOCALHOST, list(range(max(slots) + 1)), 0)])
 
     def restore(self, taken: Set[int]) -> None:
-        """Begin with the machine's present nodes; jobs run in the slots `taken`. Raises NodesError."""
+        """Begin with the machine's present nodes, while jobs have the slots `taken`. Raises NodesError."""
         self.book.have(self.machine.nodes())
         self.book.forget(taken)
         self.offer()
@@ -111,7 +111,7 @@ class MachineNodes:
                 await self._look()
 
     async def _look(self) -> None:
-        """Look for changed nodes. Raises NodesError."""
+        """Ask the machine for its nodes, and follow a change. Raises NodesError."""
         now = dict(await asyncio.to_thread(self.machine.nodes))
         before = {node.name: node.count for node in self.book if node.state is not NodeState.GONE}
         if now != before:
@@ -125,12 +125,12 @@ class MachineNodes:
         try:
             self._folder.write_nodes(self.book)
         except OSError as error:
-            self._say(f"the nodes' states cannot be written down: {error}")
+            self._say(f"the nodes' states cannot be saved: {error}")
         self._scheduler.offer(self.book.offered())
         self._changed()
 
     def lines(self, names: Mapping[int, str]) -> Answer:
-        """Return each node with its jobs; `names`: the names of running jobs."""
+        """Return a line for each node, with its jobs; `names`: running job -> its name."""
         running = self._scheduler.running
         jobs = {slot: job for job in running for slot in self._scheduler.slots_of(job)}
         lines = []

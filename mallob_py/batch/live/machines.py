@@ -12,7 +12,7 @@ from pathlib import Path
 from mallob_py.batch.live.nodes import LOCALHOST, NodesError, read_node_file
 from mallob_py.runtime.remote_shell import SLURM_JOB, SSH, for_any_step, slurm_step
 
-#: longest time for Slurm to grant nodes
+#: the longest time [s] that Slurm may take to grant nodes
 GRANT_S = 10
 _COMMAND_S = 60.0
 _AGAIN_S, _AGAIN_MAX_S = 0.5, 10.0
@@ -20,7 +20,7 @@ _HERE = "SLURMD_NODENAME"
 
 
 class _Fixed:
-    """Nodes that do not change while the scheduler runs."""
+    """A machine whose nodes do not change while the scheduler runs."""
 
     environment: Mapping[str, str] = {}
     changes = False
@@ -36,8 +36,8 @@ class _Fixed:
 
 
 _FIXED = (
-    "nodes come and go while a scheduler runs in an allocation of Slurm (--slurm); here, start it again with "
-    "another --nodes or --slots: jobs go on meanwhile, and --drain empties a node"
+    "only a scheduler in an allocation of Slurm (--slurm) can change its nodes; restart this one with"
+    " another --nodes or --slots: jobs go on meanwhile, and --drain empties a node"
 )
 
 
@@ -45,11 +45,11 @@ class ThisHost(_Fixed):
     """This host with a number of slots."""
 
     def __init__(self, slots: int, cores_per_slot: int = 0) -> None:
-        """Give each slot at least `cores_per_slot` cores of its own. Raises NodesError."""
+        """Offer `slots` slots. Raises NodesError if a slot would have fewer than `cores_per_slot` cores."""
         cores = len(os.sched_getaffinity(0))
         if slots * cores_per_slot > cores:
             each = "a core of its own" if cores_per_slot == 1 else f"{cores_per_slot} cores to divide"
-            raise NodesError(f"--affinity: each of {slots} slots is to have {each}, but there are {cores}")
+            raise NodesError(f"--affinity: each of {slots} slots needs {each}, but there are {cores} cores")
         self._slots = slots
 
     def nodes(self) -> Mapping[str, int]:
@@ -60,7 +60,7 @@ class ThisHost(_Fixed):
 
 
 class Hosts(_Fixed):
-    """The hosts of a node file, reached by a remote shell: COMMAND HOST WHAT-TO-RUN..."""
+    """The hosts of a node file, reached by a remote shell, which is called as SHELL HOST PROGRAM..."""
 
     def __init__(self, path: Path, shell: Sequence[str] = SSH) -> None:
         """Read the node file. Raises NodesError, OSError."""
@@ -77,22 +77,22 @@ class Hosts(_Fixed):
 class Allocation:
     """The Slurm allocation in which the scheduler runs (`server.Machine`); it may grow and shrink.
 
-    Jobs are steps of it (`srun --overlap`), each on the node of its script. Slurm lets an allocation's owner
-    return nodes (`scontrol update NodeList=`), and take in those of another one made to expand it (`salloc
-    --dependency=expand:JOB`, then `scontrol update NumNodes=0` on that), if `slurm.conf` permits it
-    (`SchedulerParameters=permit_job_expansion`). The node of the allocation's own script must stay. Slurm
-    22.05 without accounting changes an allocation only once.
+    Jobs are steps of the allocation (`srun --overlap`), each on its script's node. Its owner may give nodes
+    back (`scontrol update NodeList=`). To take in nodes, a second allocation is made for it (`salloc
+    --dependency=expand:JOB`), which then hands its nodes over (`scontrol update NumNodes=0`); `slurm.conf`
+    must permit this (`SchedulerParameters=permit_job_expansion`). The node of the allocation's own script
+    must stay. Slurm 22.05 without accounting changes an allocation only once.
     """
 
     changes = True
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
-        """Remove variables from the environment that `srun` would obey. Raises NodesError."""
+        """Remove the variables that `srun` would obey from the environment. Raises NodesError."""
         job = environ.get(SLURM_JOB, "")
         if not job.isdecimal():
             raise NodesError(
-                "--slurm is for the inside of an allocation, and SLURM_JOB_ID names none: begin with"
-                " sbatch slurm/batch.sbatch, or with salloc"
+                "--slurm works only inside an allocation, and SLURM_JOB_ID names none: start the scheduler by"
+                " sbatch slurm/batch.sbatch, or within salloc"
             )
         self._job = job
         self._here = environ.get(_HERE, "")
@@ -104,12 +104,12 @@ class Allocation:
         }
 
     def nodes(self) -> Mapping[str, int]:
-        """Return the number of our cores on each node. Raises NodesError."""
+        """Return node -> number of the allocation's cores there. Raises NodesError."""
         details = _run("scontrol", "show", "job", "--details", self._job)
         if (names := re.search(r"^\s*NodeList=(\S+)", details, re.MULTILINE)) is None or names[1] == "(null)":
             raise NodesError(f"--slurm: the allocation {self._job} has no nodes (any more)")
         cores = {name: count for group, count in cores_by_nodes(details) for name in _hosts(group)}
-        # Slurm does not report cores of nodes taken in; as many were requested as on other nodes.
+        # Slurm does not report the cores of nodes taken in; `take_in` has requested the greatest number.
         most = max(cores.values(), default=1)
         return {name: cores.get(name, most) for name in _hosts(names[1])}
 
@@ -117,23 +117,23 @@ class Allocation:
         return slurm_step(self._job, host)
 
     def check_give_back(self, host: str) -> None:
-        """Refuse a node that must stay. Raises NodesError."""
+        """Check that a node may be given back. Raises NodesError if it must stay."""
         if host == self._here:
             raise NodesError(f"{host} is where the allocation's own script runs; it must stay")
 
     def give_back(self, hosts: Sequence[str]) -> None:
-        """Return nodes to Slurm. Raises NodesError."""
+        """Give nodes back to Slurm. Raises NodesError."""
         rest = [name for name in self.nodes() if name not in hosts]
         _update(self._job, f"NodeList={','.join(rest)}")
 
     def take_in(self, count: int) -> None:
-        """Add this many further nodes, each with as many cores as a present one. Raises NodesError."""
+        """Add `count` further nodes, each with the most cores that a present one has. Raises NodesError."""
         before = self.nodes()
         cores = max(before.values())
         said = _run(
             "salloc", "--no-shell", f"--immediate={GRANT_S}", f"--dependency=expand:{self._job}",
             f"--nodes={count}", f"--ntasks={count}", f"--cpus-per-task={cores}",
-            # Nodes shared by allocations could be granted twice.
+            # Slurm could grant a present node again if allocations may share nodes.
             f"--exclude={','.join(before)}",
         )  # fmt: skip
         if (granted := re.search(r"Granted job allocation (\d+)", said)) is None:
@@ -145,7 +145,7 @@ class Allocation:
             raise
         if self.nodes().keys() == before.keys():
             raise NodesError(
-                f"Slurm has granted job {granted[1]}, but not given over its nodes: {said.strip()}"
+                f"Slurm has granted job {granted[1]}, but not added its nodes here: {said.strip()}"
             )
 
 
@@ -154,7 +154,7 @@ def _hosts(group: str) -> list[str]:
 
 
 def cores_by_nodes(details: str) -> list[tuple[str, int]]:
-    """Parse `scontrol show job --details`: groups of nodes, as Slurm writes them, with cores of each."""
+    """Parse `scontrol show job --details`; return (group of nodes in Slurm's form, cores of each node)."""
     found = []
     for names, cores in re.findall(r"^\s*Nodes=(\S+) CPU_IDs=(\S+)", details, re.MULTILINE):
         spans = [span.partition("-") for span in cores.split(",")]
@@ -163,7 +163,7 @@ def cores_by_nodes(details: str) -> list[tuple[str, int]]:
 
 
 def _update(job: str, change: str) -> None:
-    """Change an allocation; retried, since Slurm may refuse soon after a job's start. Raises NodesError."""
+    """Change an allocation; retry, because Slurm may refuse soon after a job's start. Raises NodesError."""
     until_s = time.monotonic() + _AGAIN_MAX_S
     while True:
         try:

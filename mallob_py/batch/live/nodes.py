@@ -1,8 +1,8 @@
-"""The nodes of a live scheduler: their slots, and whether jobs may be given these.
+"""The nodes of a live scheduler: their slots, and whether jobs may get these slots.
 
 A node file has a line `HOST slots=8` for each node; `slots` is 1 by default. Empty lines, and text after `#`,
-are ignored. Slots have numbers, which a node keeps while it is known, so slots of running jobs mean the same
-after a restart with another file. Pure except for reading the file.
+are ignored. A node keeps the numbers of its slots while it is known, so the slot numbers of running jobs stay
+valid after a restart with another file. Pure except for reading the file.
 """
 
 from __future__ import annotations
@@ -14,33 +14,38 @@ from pathlib import Path
 
 import msgspec
 
-#: name of the node whose jobs need no remote shell
+#: the name of the node whose jobs need no remote shell
 LOCALHOST = "localhost"
 SLOTS_MAX = 100_000
 _NAMES_MAX = 200
 _LINE = re.compile(r"(\S+)(?:\s+slots\s*=\s*(\S+))?")
-#: names of hosts that suit the protocol's lines, where `:` ends a host, and remote shells
+#: the names of hosts that are safe for remote shells and in the protocol's lines, where `:` ends a host
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 
 
 class NodesError(ValueError):
-    """The nodes are unusable. One line."""
+    """The nodes cannot be used or changed as requested. The error's text is one line."""
 
 
 class NodeState(enum.Enum):
+    """The states of a node. Jobs may get slots only of a node that is up."""
+
     UP = "up"
-    #: nothing new starts there
+    #: an operator has drained the node, or it could not be given back
     DRAINED = "drained"
-    #: nothing new starts there, since it was not reached
+    #: the node was not reached
     DOWN = "down"
-    #: nothing new starts there; it is returned when its jobs have ended
+    #: the node is given back when its jobs have ended
     LEAVING = "leaving"
-    #: nothing new starts there, since it is not the scheduler's any more
+    #: the node is no longer among the scheduler's nodes
     GONE = "gone"
 
 
 class Node(msgspec.Struct):
-    """`slots`: numbers of all slots ever; it has the first `count`. `reason`: why it is not up."""
+    """A node. `slots`: the numbers of all slots that it ever had, of which it now has the first `count`.
+
+    `reason`: why the node is not up.
+    """
 
     name: str
     slots: list[int]
@@ -54,7 +59,7 @@ class Node(msgspec.Struct):
 
 
 def read_node_file(path: Path) -> dict[str, int]:
-    """The number of slots of each node. Raises NodesError that names the line, and OSError."""
+    """Read a node file; return node -> number of slots. Raises NodesError (which names the line), OSError."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -65,22 +70,22 @@ def read_node_file(path: Path) -> dict[str, int]:
             continue
         match = _LINE.fullmatch(said)
         if match is None:
-            raise NodesError(f"{path}, line {number}: {said[:60]!r} is no node such as: n1 slots=8")
+            raise NodesError(f"{path}, line {number}: {said[:60]!r} is not a node such as: n1 slots=8")
         name, slots = match[1], match[2] or "1"
         if not _HOST.fullmatch(name):
-            raise NodesError(f"{path}, line {number}: {name[:60]!r} is no name of a host")
+            raise NodesError(f"{path}, line {number}: {name[:60]!r} is not the name of a host")
         if name in found:
-            raise NodesError(f"{path}, line {number}: {name} is there already; add its slots up in one line")
+            raise NodesError(f"{path}, line {number}: {name} is listed twice: give all its slots in one line")
         if not re.fullmatch(r"[0-9]{1,6}", slots) or not 1 <= int(slots) <= SLOTS_MAX:
             raise NodesError(f"{path}, line {number}: slots is {slots[:40]!r}, not 1 to {SLOTS_MAX}")
         found[name] = int(slots)
     if not found:
-        raise NodesError(f"{path}: no node in it; one is a line such as: n1 slots=8")
+        raise NodesError(f"{path}: no node in it: write lines such as: n1 slots=8")
     return found
 
 
 class NodeBook:
-    """All known nodes."""
+    """The known nodes, with gone ones on which jobs still run."""
 
     def __init__(self, known: Iterable[Node] = ()) -> None:
         self._nodes = {node.name: node for node in known}
@@ -96,16 +101,16 @@ class NodeBook:
         return self._node_of[slot]
 
     def offered(self) -> set[int]:
-        """Return the slots that jobs may be given."""
+        """Return the slots that jobs may get."""
         return {slot for node in self for slot in node.offered}
 
     @property
     def most(self) -> int:
-        """Return the number of slots if all nodes that are not gone are up."""
+        """Return how many slots there would be if all nodes that are not gone were up."""
         return sum(node.count for node in self if node.state is not NodeState.GONE)
 
     def have(self, wanted: Mapping[str, int]) -> None:
-        """Set the nodes and their numbers of slots; other nodes are gone."""
+        """Set the present nodes (node -> number of slots); all other nodes are gone."""
         for node in self:
             if node.name not in wanted:
                 node.state, node.reason = NodeState.GONE, "not among the nodes any more"
@@ -119,35 +124,35 @@ class NodeBook:
                 node.state, node.reason = NodeState.UP, ""
 
     def forget(self, taken: Set[int]) -> None:
-        """Forget nodes that are gone, with no job left on these slots."""
+        """Forget the gone nodes that have none of the slots `taken`, on which jobs run."""
         for node in [one for one in self if one.state is NodeState.GONE and taken.isdisjoint(one.slots)]:
             del self._nodes[node.name]
             for slot in node.slots:
                 del self._node_of[slot]
 
     def drain(self, name: str, reason: str) -> None:
-        """Start nothing new on a node. Raises NodesError."""
+        """Offer no slot of a node to jobs. Raises NodesError."""
         node = self._known(name)
         node.state, node.reason = NodeState.DRAINED, reason
 
     def leave(self, name: str) -> None:
-        """Return a node when no job has a slot there. Raises NodesError."""
+        """Note that a node is to be given back when no job has a slot there. Raises NodesError."""
         node = self._known(name)
         node.state, node.reason = NodeState.LEAVING, "given back when its jobs have ended"
 
     def leaving(self, taken: Set[int]) -> list[str]:
-        """Return the nodes that can be given back now, with jobs on these slots."""
+        """Return the nodes that can be given back now, while jobs run on the slots `taken`."""
         return [
             node.name for node in self if node.state is NodeState.LEAVING and taken.isdisjoint(node.slots)
         ]
 
     def resume(self, name: str) -> None:
-        """Use a node again. Raises NodesError."""
+        """Offer a node's slots to jobs again. Raises NodesError."""
         node = self._known(name)
         node.state, node.reason = NodeState.UP, ""
 
     def set_down(self, name: str, reason: str) -> None:
-        """Note that a node was not reached; no effect if it is drained or gone."""
+        """Note that a node was not reached; no effect if the node is not up."""
         node = self._nodes[name]
         if node.state is NodeState.UP:
             node.state, node.reason = NodeState.DOWN, reason

@@ -1,4 +1,4 @@
-"""A live scheduler for a page: its queue, its slots, and recent jobs on them."""
+"""The overview of a live scheduler for a web page: its queue, and which jobs were on which slots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECONDS = 600.0
 
 
 class BatchOverview(msgspec.Struct, frozen=True):
-    """The overview, or an error that says why there is none."""
+    """The overview, or the error that says why there is none."""
 
     error: str = ""
     jobs: Jobs | None = None

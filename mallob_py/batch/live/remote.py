@@ -1,15 +1,16 @@
-"""A job whose script runs on another node: the keeper's side, and what it says to the guard there.
+"""A job whose script runs on another node: the keeper's side, and its messages to and from the guard there.
 
-The keeper starts the guard (`guard.py`) by a remote shell, such as ssh, which takes lines of JSON to its
-standard input and from its standard error; standard output is what the job prints. So a node needs Python
-with this package, and nothing has to listen there: no port, no folder of the scheduler's.
+The keeper starts the guard (`guard.py`) by a remote shell such as ssh. Messages are lines of JSON, to the
+guard's standard input and from its standard error; its standard output is what the job prints. So a node
+needs only Python with this package: it has no open port, and no access to the scheduler's folder.
 
-    keeper to guard    Begin (what to run), Go, Order (shrink or grow), Reallot (other cores); the end of the
-                       lines: end the job
-    guard to keeper    Ready, Notice (of the program's), Answer and Answered (to an order), Ended
+    keeper to guard    Begin (what to run), Go, Order (shrink or grow), Reallot (other cores); closing the
+                       input: end the job
+    guard to keeper    Ready, Notice (from the program), Answer and Answered (to an order), Ended
 
-The guard begins only at Go: a job whose guard was not Ready has not run, and may run on another node. If the
-connection breaks, the guard ends the job and the keeper considers the node lost; neither waits for the other.
+The guard starts the program only at Go: a job whose guard was not Ready has not run, and may run on another
+node. If the connection breaks, the guard ends the job, and the keeper considers the node lost; neither waits
+for the other.
 """
 
 from __future__ import annotations
@@ -43,17 +44,18 @@ from mallob_py.malleable.wire import LINE_MAX_BYTES, Notice, WireError, notice_l
 from mallob_py.malleable.wire import Ready as ProgramReady
 from mallob_py.runtime.processes import STOP_SIGNALS, die_with, python
 
-#: longest time until a guard is ready, and for its last message
+#: the longest time [s] until a guard is ready
 START_S = 30.0
+#: the longest time [s] from the job's end to the guard's last message
 LAST_WORDS_S = 15.0
 _RETRY_S = 0.5
 _LINE_S = 20.0
-#: most bytes of a message: JSON may need six bytes for one of a program's line
+#: the greatest size of a message: JSON may need six bytes for one byte of a program's line
 _MESSAGE_BYTES_MAX = 8 * LINE_MAX_BYTES
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Run this script, each character of which is a byte; `nodes` are the lines of its node file."""
+    """Run a script. Each character of `script` is a byte; `nodes` is the content of the job's node file."""
 
     launch: Launch
     script: str
@@ -65,7 +67,7 @@ class Go(msgspec.Struct, frozen=True, tag=True):
 
 
 class OrderLine(msgspec.Struct, frozen=True, tag="Order"):
-    """An order for the program, one at a time."""
+    """Give the program an order; the next order must wait for `Answered`."""
 
     line: str
 
@@ -87,7 +89,7 @@ class AnswerLine(msgspec.Struct, frozen=True, tag="Answer"):
 
 
 class Answered(msgspec.Struct, frozen=True, tag=True):
-    """A message: no further answer to this order follows."""
+    """Note that no further answer to the present order follows."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
@@ -105,7 +107,7 @@ def send(pipe: IO[bytes], message: ToGuard | ToKeeper) -> None:
 
 
 def keep_remotely(folder: Path, launch: Launch) -> Status:
-    """Keep a job on another node; see the module's docstring."""
+    """Look after a job on another node until it ends; return its status. See the module's docstring."""
     keeper = os.getpid()
 
     def begin() -> None:
@@ -140,7 +142,7 @@ class Link:
         self._sending = threading.Lock()
         self.is_ready = threading.Event()
         self._status: Status | None = None
-        #: last line that was not the guard's
+        #: the last line that was no message of the guard, such as an error of the remote shell
         self.said = ""
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._notices: queue.SimpleQueue[Notice] = queue.SimpleQueue()
@@ -158,7 +160,7 @@ class Link:
             self._end_of_words()
             self._await_end(time.monotonic() + self._launch.grace_s + LAST_WORDS_S)
         reader.join(LAST_WORDS_S)
-        # A guard that ended the job unasked had lost this keeper.
+        # A guard ends the job unasked only if its connection to this keeper broke.
         is_cut = ending is None and self._status is not None and self._status.ending is RunEnd.CANCELLED
         if self._status is not None and not is_cut:
             return self._status
@@ -170,11 +172,11 @@ class Link:
         return Status(RunEnd.NODE_LOST if self.is_ready.is_set() else RunEnd.UNREACHABLE, error=why)
 
     def _wait(self) -> RunEnd | None:
-        """Wait until the shell has ended (None), or must end."""
+        """Wait until the remote shell has ended (None) or must be ended (the reason)."""
         begun_s, limit_s = time.monotonic(), self._launch.limit_s
         while self._shell.poll() is None:
             now_s = time.monotonic()
-            # The guard ends an overdue job, and then reports.
+            # The guard itself ends an overdue job and reports it, which takes time.
             until_s = begun_s + limit_s + self._launch.grace_s + START_S + LAST_WORDS_S
             if not self.is_ready.is_set():
                 until_s = begun_s + START_S
@@ -198,19 +200,19 @@ class Link:
             signal.sigtimedwait((signal.SIGCHLD,), left_s)
 
     def _tell(self, message: ToGuard) -> None:
-        """Tell the guard; a message that cannot be sent is noticed by the end of the shell."""
+        """Send the guard a message. If this fails, the remote shell ends soon, which `_wait` sees."""
         with contextlib.suppress(OSError, ValueError), self._sending:
             send(self._to_guard, message)
 
     def _end_of_words(self) -> None:
-        """End the guard's input, which ends the job, or a remote shell that still reads."""
+        """Close the guard's input: this ends the job, or a remote shell that still reads."""
         with contextlib.suppress(OSError), self._sending:
             self._to_guard.close()
 
     # --- messages of the guard -----------------------------------------------------------------
 
     def hear(self) -> None:
-        # A remote shell may print anything, even lines without end.
+        # A remote shell may print anything, even endless lines.
         while line := self._from_guard.readline(_MESSAGE_BYTES_MAX):
             try:
                 message: ToKeeper = msgspec.json.decode(line, type=ToKeeper)
@@ -233,7 +235,7 @@ class Link:
         self._answers.put(None)
 
     def _notice(self, text: str) -> None:
-        """Pass a notice on to the scheduler, which knows the program by our address."""
+        """Pass a program's notice on to the scheduler, with the keeper's address instead of the program's."""
         try:
             notice = parse_notice(text)
         except WireError:
@@ -246,7 +248,7 @@ class Link:
             self._notices.put(msgspec.structs.replace(notice, address=self._orders))
 
     def _deliver_notices(self) -> None:
-        """Deliver notices as soon as a scheduler listens."""
+        """Deliver notices to the scheduler; retry while no scheduler listens."""
         scheduler = self._launch.environment["SCHEDULER_SOCKET"]
         while True:
             notice = self._notices.get()
@@ -266,7 +268,7 @@ class Link:
                     continue
                 self._tell(OrderLine(line.rstrip("\n")))
                 while (answer := self._answers.get()) is not None:
-                    with contextlib.suppress(OSError):  # the scheduler has gone, and the answer is lost
+                    with contextlib.suppress(OSError):  # the scheduler has ended, and the answer is lost
                         connection.sendall(f"{answer}\n".encode())
 
 

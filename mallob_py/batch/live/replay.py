@@ -1,7 +1,7 @@
 """A workload over real processes: the counterpart of `simulate` in real time.
 
-A separate scheduler (`mallob-py batch serve`) receives the workload's jobs at their times. Each job is a
-program whose work is timed waiting (`timed`). The results are measured from outside.
+A separate scheduler (`mallob-py batch serve`) receives the workload's jobs at their times of submission. By
+default, each job is a program that works by waiting (`timed`). This process measures the jobs' times.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ _UP_S = 60.0
 
 
 class ReplayError(Exception):
-    """An error: a job has not run to its end, or the scheduler does not run. One line."""
+    """A job has not run to its end, or the scheduler does not run. The error's text is one line."""
 
 
 class Life(msgspec.Struct, frozen=True):
-    """The life of a job that was run. Times are seconds since the host began. `told`: the events of a timed
-    program; `output`: the output of any other program; `shrinks` and `grows`: the numbers of its orders.
+    """The record of a job's real run. Times are seconds since the host's boot.
+
+    `told`: the events of a timed program; `output`: the output of any other program; `shrinks`, `grows`: how
+    many orders the job got.
     """
 
     submit_s: float
@@ -58,15 +60,15 @@ Body = Callable[[Job, Truth], str]
 
 
 def timed_body(job: Job, truth: Truth) -> str:
-    """Return the lines that run a program whose work is timed waiting."""
+    """Return the script lines that run a program which works by waiting (`timed`)."""
     command = [*python(), "-m", "mallob_py.batch.live.timed", str(truth.run_s), str(job.nodes)]
     return f"exec {shlex.join(command)}"
 
 
 def scaled(workload: Workload, second_s: float) -> Workload:
-    """Return the workload for a live scheduler, with seconds of length `second_s`.
+    """Return the workload for a live scheduler: each of its seconds lasts `second_s` real seconds.
 
-    A job's estimate then holds on any number of nodes, and speedup is linear.
+    A job's estimate then holds on any number of nodes, and its true speedup is linear.
     """
     jobs = [
         msgspec.structs.replace(
@@ -88,10 +90,10 @@ def _milliseconds(time_s: float) -> int:
 def replay(
     workload: Workload, policy: str, tell: Callable[[int], None], body: Body = timed_body
 ) -> list[Life]:
-    """Return the life of each job; `tell` is called repeatedly with the number of ended jobs.
+    """Run a workload; return each job's record. `tell` is called repeatedly with the number of ended jobs.
 
-    The workload must come from `scaled`, without moldable jobs; `body` returns their scripts. No
-    process or file is left afterwards, also after Ctrl-C. Raises ReplayError, OSError.
+    The workload must come from `scaled` and have no moldable jobs; `body` returns the jobs' scripts. No
+    process or file is left afterwards, even after Ctrl-C. Raises ReplayError, OSError.
     """
     orders: Counter[tuple[int, str]] = Counter()
     with _folder() as path:
@@ -134,8 +136,9 @@ def _folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _scheduler(path: Path, policy: str, slots: int, orders: Counter[tuple[int, str]]) -> Iterator[None]:
-    """Run a scheduler in a session of its own, so that Ctrl-C does not reach it. At the end, `orders`
-    contains each job's number of orders.
+    """Context manager that runs a scheduler in a session of its own, so that Ctrl-C does not reach it.
+
+    At the end, `orders` has counted the orders: (job, shrink or grow) -> number.
     """
     us = os.getpid()
     log = path.with_suffix(".log")
@@ -168,7 +171,7 @@ def _scheduler(path: Path, policy: str, slots: int, orders: Counter[tuple[int, s
 
 
 def _orders_in(log: str) -> Iterator[tuple[int, str]]:
-    """Return the orders (job, shrink or grow) in a scheduler's output."""
+    """Yield each order (job, shrink or grow) that a scheduler's output reports."""
     for number, order in re.findall(r"^job (\d+) .*: (shrink|grow) \d", log, re.MULTILINE):
         yield int(number), order
 
@@ -181,7 +184,7 @@ def _is_up(path: Path) -> bool:
 
 
 def _play(workload: Workload, path: Path, tell: Callable[[int], None], body: Body) -> dict[int, float]:
-    """Submit the jobs; return when each has ended."""
+    """Submit the jobs and wait for their ends; return job number -> time [s] of its end."""
     began_s = now_s()
     ends_s: dict[int, float] = {}
     limit_s = sum(job.submit_s + job.estimate_s for job in workload.jobs) + _UP_S
@@ -221,7 +224,7 @@ def _submit(path: Path, job: Job, body: str) -> None:
 
 
 def delays_of(life: Life) -> Delays:
-    """Return the delays of one job, as means over its orders; 0 where no event was measured."""
+    """Return the delays of one job, as means over its orders; 0: no such event was measured."""
     took_s: dict[str, list[float]] = {name: [] for name in Delays.__struct_fields__}
     last_s = dict[Event, float]()
     for one in life.told:

@@ -1,6 +1,4 @@
-"""The requests of commands to a live scheduler, and its answers: a line of JSON each, over the socket of its
-folder.
-"""
+"""Requests to a live scheduler, and its answers: each is a line of JSON over the socket in its folder."""
 
 from __future__ import annotations
 
@@ -14,11 +12,11 @@ from mallob_py.batch.live.chart import Bar
 from mallob_py.batch.live.nodes import NodeState
 from mallob_py.malleable.sockets import connect
 
-#: the largest request; scripts and environments are its largest parts
+#: the greatest size of a request; scripts and environments are its largest parts
 REQUEST_MAX_BYTES = 16 << 20
-#: the largest answer: lines on a hundred thousand jobs have some thirty megabytes
+#: the greatest size of an answer: lines on a hundred thousand jobs have some thirty megabytes
 ANSWER_MAX_BYTES = 256 << 20
-#: the time limit of an answer, long enough for a busy scheduler
+#: the longest wait [s] for an answer: a busy scheduler needs time
 _ANSWER_S = 120.0
 
 
@@ -26,15 +24,14 @@ Encoding: TypeAlias = Literal["utf-8", "latin-1"]
 
 
 class LiveError(Exception):
-    """An error: no scheduler answers, or it refuses the request. One line."""
+    """No scheduler answers, or the scheduler refuses the request. The error's text is one line."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """Run this script in this folder; a name in the script precedes `name`. `headers` precede the script's
-    own.
+    """Run a script in the folder `directory`. `name` applies if the script names none.
 
-    `after`: jobs that must end first. `after_ok`: jobs that must end first with exit code 0; if one ends
-    otherwise, so does the new job.
+    `headers` replace those in the script. `after`: jobs that must end first. `after_ok`: jobs that must end
+    first, with exit code 0; if one ends in another way, the new job ends without having run.
     """
 
     script: str
@@ -49,14 +46,14 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """End a job or remove it from the queue; for an array: all tasks, or the task of this number."""
+    """End a job or remove it from the queue. For an array: all its tasks, or only its task `task`."""
 
     job: int
     task: int = -1
 
 
 class Queue(msgspec.Struct, frozen=True, tag=True):
-    """List all running jobs, and a number of waiting and of ended ones."""
+    """List all running jobs, and at most `waiting` waiting and `ended` ended jobs."""
 
     waiting: int
     ended: int
@@ -73,7 +70,7 @@ class Nodes(msgspec.Struct, frozen=True, tag=True):
 
 
 class Bars(msgspec.Struct, frozen=True, tag=True):
-    """Return the jobs on each slot in the last seconds."""
+    """List which jobs were on which slots in the last `seconds` seconds."""
 
     seconds: float
 
@@ -92,13 +89,13 @@ class Resume(msgspec.Struct, frozen=True, tag=True):
 
 
 class GiveBack(msgspec.Struct, frozen=True, tag=True):
-    """Return a node to the allocation's owner when its jobs have ended."""
+    """Give a node back to Slurm when its jobs have ended."""
 
     node: str
 
 
 class TakeIn(msgspec.Struct, frozen=True, tag=True):
-    """Add further nodes to the allocation."""
+    """Add `count` further nodes to the allocation."""
 
     count: int
 
@@ -119,7 +116,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 class JobLine(msgspec.Struct, frozen=True):
-    """A job as a line of a table. Times are seconds; `nodes` are the nodes of a running job.
+    """A job as a line of a table. Times are seconds. `nodes`: the number of a running job's slots.
 
     `reason`: why a waiting job waits.
     """
@@ -136,12 +133,12 @@ class JobLine(msgspec.Struct, frozen=True):
     required_s: float
     output: str
     reason: str = ""
-    #: the number of the job's array; 0: no array
+    #: the number of the array that the job belongs to; 0: no array
     array: int = 0
 
 
 class Jobs(msgspec.Struct, frozen=True, tag=True):
-    """The requested jobs, and the number of waiting ones. `turns`: the loop's rate (`loop_rate.shown`)."""
+    """The requested jobs, and how many jobs wait in all. `turns`: the loop's rate (`loop_rate.shown`)."""
 
     policy: str
     running: list[JobLine]
@@ -152,13 +149,13 @@ class Jobs(msgspec.Struct, frozen=True, tag=True):
 
 
 class Explained(msgspec.Struct, frozen=True, tag=True):
-    """Sentences on a job."""
+    """The sentences that explain a job."""
 
     lines: list[str]
 
 
 class NodeLine(msgspec.Struct, frozen=True):
-    """The line of a node. `jobs`: the job on each slot; None: no job. `reason`: why it is not up."""
+    """A node as a line of a table. `jobs`: each slot's job (None: no job). `reason`: why it is not up."""
 
     name: str
     state: NodeState
@@ -167,14 +164,14 @@ class NodeLine(msgspec.Struct, frozen=True):
 
 
 class NodeLines(msgspec.Struct, frozen=True, tag=True):
-    """All nodes, and the names of the jobs on them."""
+    """All nodes; `names`: job on them -> its name."""
 
     nodes: list[NodeLine]
     names: dict[int, str]
 
 
 class Gantt(msgspec.Struct, frozen=True, tag=True):
-    """The requested bars, by a clock that shows `now_s`. `slots`: number and name of each slot."""
+    """The requested bars; their clock now shows `now_s`. `slots`: (number, name) of each slot."""
 
     now_s: float
     slots: list[tuple[int, str]]
@@ -185,7 +182,7 @@ Answer = Refused | Done | Jobs | Explained | NodeLines | Gantt
 
 
 def is_text(text: str) -> bool:
-    """Return whether a request can contain the text: names of files and variables may be any bytes."""
+    """Tell whether a request can contain a text: names of files and variables may be no valid UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -204,7 +201,7 @@ def ask(folder: Path, request: Request) -> Answer:
     line = msgspec.json.encode(request) + b"\n"
     if len(line) > REQUEST_MAX_BYTES:
         raise LiveError(
-            f"the script and the environment have {len(line)} bytes; {REQUEST_MAX_BYTES} can be sent"
+            f"the script and the environment have {len(line)} bytes; at most {REQUEST_MAX_BYTES} can be sent"
         )
     try:
         with connect(str(path), _ANSWER_S) as connection, connection.makefile("rb") as lines:
@@ -217,7 +214,7 @@ def ask(folder: Path, request: Request) -> Answer:
     if len(answer) == ANSWER_MAX_BYTES:
         raise LiveError(f"the answer of the scheduler in {folder} has more than {ANSWER_MAX_BYTES} bytes")
     if not answer.endswith(b"\n"):
-        raise LiveError(f"the scheduler in {folder} has ended meanwhile; look into its queue")
+        raise LiveError(f"the scheduler in {folder} has ended meanwhile; restart it and look into its queue")
     found: Answer = msgspec.json.decode(answer, type=Answer)
     if isinstance(found, Refused):
         raise LiveError(found.error)

@@ -1,22 +1,23 @@
 """A policy over real jobs: stimuli in, effects out; no clock, no files, no processes.
 
-Policies are those of the simulator and see the same `View`. Differences: the run times of jobs are not known
-here, and a resize is an order that a program carries out when it can, or never.
+Policies are those of the simulator and see the same `View`. Two things differ: the run times of jobs are not
+known here, and a resize is an order that a program carries out when it can, or never.
 
-- A malleable job is shown as moldable before it has reported that it is ready, and while an order is not
-  carried out: no other job waits for its slots, and it keeps all slots that it has not released.
-- Slots for growth belong to the job from the order on, slots to be released until the job has named them.
+- A malleable job is shown as moldable until it reports that it accepts orders, and after it has failed to
+  carry one out. It keeps all slots that it has not released.
+- If a job is ordered to grow, the further slots belong to it from the order on; if it is ordered to shrink,
+  its slots belong to it until it has released them by name.
 - Slots may be withheld: a withheld slot stays with its job until the job leaves it. A job that needs more
-  slots than are offered waits unseen by the policy, which sees no job larger than the machine.
-- Where jobs are bound to cores, a policy may let them share slots. A malleable job is then malleable at once,
-  as it needs no order: its number of cores changes, and it keeps all of its slots.
-- An evolving job requests slots by `wish`; the policy may order them, or else `wishes.grants` does. It
-  releases slots by itself. Once it has told by `bound` how many slots it has work for, it is shown as
-  malleable within this bound instead.
-- A job over its required time is about to be ended, and shown as ending `OVERDUE_S` from now.
+  slots than are offered waits, but the policy does not see it: it sees no job larger than the machine.
+- If jobs are bound to cores, a policy may let them share slots. A malleable job is then malleable at once,
+  because it needs no orders: its number of cores changes, and it keeps all of its slots.
+- An evolving job requests slots by `wish`; the policy may order them, and otherwise `wishes.grants` does.
+  The job releases slots by itself. Once `bound` has said how many slots the job has work for, it is shown
+  as malleable within this bound.
+- A job over its required time is about to be ended; it is shown as ending `OVERDUE_S` from now.
 
-Effects are appended to `effects`; the caller must carry them out and remove them. If a policy raises, such as
-PolicyError for an impossible action, its earlier actions hold, and the policy begins anew.
+Effects are appended to `effects`; the caller must carry them out and remove them. If a policy raises an
+error, such as PolicyError for an impossible action, its earlier actions hold, and the policy begins anew.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.policy import Action, Policy, Reserve, Resize, Running, Share, Start, View, Wake
 from mallob_py.batch.wishes import bounded, grants
 
-#: the shown rest of an overdue job's time
+#: the time [s] that an overdue job is shown as still running
 OVERDUE_S = 5.0
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Run a job on these slots; a guest shares its mates' slots and gets this share of their cores."""
+    """Run a job on these slots. A guest shares its mates' slots, with the share `factor` of cores."""
 
     job: int
     slots: tuple[int, ...]
@@ -59,7 +60,7 @@ class OrderShrink(msgspec.Struct, frozen=True):
 
 
 class OrderGrow(msgspec.Struct, frozen=True):
-    """Order a job to use further slots; `grown` or `order_failed` must follow."""
+    """Order a job to use these further slots; `grown` or `order_failed` must follow."""
 
     job: int
     slots: tuple[int, ...]
@@ -69,7 +70,7 @@ Effect = Launch | Rebind | OrderShrink | OrderGrow
 
 
 class LiveScheduler:
-    """The core of the live scheduler, see the module's text. Times [s] are of the caller's clock."""
+    """The core of the live scheduler; see the module's docstring. Times [s] are of the caller's clock."""
 
     def __init__(self, policy: Policy, slots: int) -> None:
         self.policy = policy
@@ -77,23 +78,24 @@ class LiveScheduler:
         self.effects: list[Effect] = []
         #: jobs that have begun or ended or changed slots since the caller cleared this set
         self.moved: set[int] = set()
-        #: the latest time of the policy's next decision; infinite: no decision before the next event
+        #: the time [s] at which the policy must be asked again at the latest; infinite: only after an event
         self.wake_s = math.inf
-        #: slots that jobs may get, and the free ones among them
+        #: the slots that jobs may get, and the free ones among them
         self._offered = set(range(slots))
         self._free = list(range(slots - 1, -1, -1))
-        #: all waiting jobs by id, in ascending order; and the jobs that the policy sees, in the policy's form
+        #: id -> waiting job, by ascending id
         self._waiting: dict[int, Job] = {}
+        #: the waiting jobs that the policy sees, as it sees them (`_fitted`)
         self._queue: list[Job] = []
         self._running: dict[int, Running] = {}
         self._ends: list[tuple[float, int, Running]] = []
         self._departed: list[Running] = []
         self._launched = 0
-        #: the slots that running jobs get by a pending order
+        #: running job -> slots that it gets by a pending order
         self._coming: dict[int, list[int]] = {}
-        #: the numbers of slots that jobs want
+        #: running job -> number of slots that it requests or has work for
         self._wishes: dict[int, int] = {}
-        #: the jobs that are shown with a bound, without it
+        #: id of a job that is shown with a bound -> the job without the bound
         self._unbounded: dict[int, Job] = {}
         self._view = View(slots)
         view = self._view
@@ -106,7 +108,7 @@ class LiveScheduler:
 
     @property
     def slots(self) -> int:
-        """Return the number of slots for jobs."""
+        """Return the number of offered slots."""
         return len(self._offered)
 
     @property
@@ -116,15 +118,15 @@ class LiveScheduler:
 
     @property
     def running(self) -> dict[int, Running]:
-        """Return the running jobs by id, which must not be changed."""
+        """Return id -> running job; the caller must not change it."""
         return self._running
 
     def slots_of(self, job: int) -> list[int]:
-        """Return the slots that no other job can have, with those of a pending order."""
+        """Return a running job's slots, with the further slots of a pending order."""
         return [*self._running[job].nodes, *self._coming.get(job, ())]
 
     def shares_of(self, job: int) -> list[tuple[int, float, float]]:
-        """Return the part of each slot's cores that a job has, as an interval within 0 to 1."""
+        """Return (slot, begin, end) for each slot of a job: its part of the slot's cores, from 0 to 1."""
         running = self._running[job]
         theirs = {slot for mate in running.mates for slot in mate.nodes}
         first = 0.0 if running.guest is None else running.guest.factor
@@ -132,17 +134,17 @@ class LiveScheduler:
 
     @property
     def taken(self) -> set[int]:
-        """Return all slots of jobs."""
+        """Return the slots of all running jobs."""
         return {slot for job in self._running for slot in self.slots_of(job)}
 
     @property
     def free_slots(self) -> int:
-        """Return the number of slots that are free for jobs."""
+        """Return the number of offered slots without a job."""
         return max(0, self.slots - len(self.taken))
 
     @property
     def has_news(self) -> bool:
-        """Return whether there are events that the policy has not seen."""
+        """Return true if there are events that the policy has not seen."""
         return bool(self._view.arrived) or self._view.ended
 
     # --- stimuli ------------------------------------------------------------------------------
@@ -156,17 +158,17 @@ class LiveScheduler:
             self._view.arrived += 1
 
     def offer(self, slots: Iterable[int]) -> None:
-        """Offer these slots to jobs and no others. Running jobs keep their slots."""
+        """Offer these slots to jobs, and no others. Running jobs keep their slots."""
         self._offered = set(slots)
         self._refit()
 
     def restore(self, job: Job, start_s: float, slots: Sequence[int]) -> None:
-        """Add a job that has been running since before the scheduler's restart."""
+        """Add a job that already ran before the scheduler's restart."""
         self._run(job, start_s, list(slots), job.estimate_s)
         self._refit()
 
     def restore_guest(self, job: Job, start_s: float, slots: Sequence[int], factor: float) -> None:
-        """Add a running guest, after all its hosts."""
+        """Add a guest that already ran before the scheduler's restart; its mates must have been added."""
         mates = [mate for mate in self._running.values() if not set(mate.nodes).isdisjoint(slots)]
         self._seat(self._run(job, start_s, list(slots), job.estimate_s / factor), mates, factor)
         self._refit()
@@ -188,14 +190,14 @@ class LiveScheduler:
             self._view.ended = True
 
     def wish(self, job: int, more: int) -> None:
-        """Note that an evolving job wants `more` slots, in place of its earlier wish."""
+        """Note that an evolving job requests `more` further slots; this replaces its earlier wish."""
         running = self._running.get(job)
         if running is not None and running.job.kind is Kind.EVOLVING and not self._shares_cores:
             self._wishes[job] = len(self.slots_of(job)) + more
             self._view.ended = True
 
     def bound(self, job: int, most: int) -> bool:
-        """Note the most slots that a job has work for, if it accepts orders; return whether that is news."""
+        """Note that a job has work for `most` slots; return whether it accepts orders and this is new."""
         running = self._running.get(job)
         if running is None or self._shares_cores or running.job.kind not in (Kind.MALLEABLE, Kind.EVOLVING):
             return False
@@ -208,7 +210,7 @@ class LiveScheduler:
         return True
 
     def released(self, job: int, slots: Sequence[int]) -> None:
-        """Note that a running job has left these slots, which may be fewer or more than ordered."""
+        """Note that a running job has left these slots; they may be fewer or more than ordered."""
         if (running := self._running.get(job)) is None:
             return
         self._request_is_answered(running)
@@ -224,7 +226,7 @@ class LiveScheduler:
         self._changed()
 
     def grown(self, job: int) -> None:
-        """Note that the order to grow has reached its job."""
+        """Note that the order to grow has reached the job."""
         if (running := self._running.get(job)) is None:
             return
         running.nodes += self._coming.pop(job, [])
@@ -233,7 +235,7 @@ class LiveScheduler:
         self._changed()
 
     def order_failed(self, job: int, was_taken: bool) -> None:
-        """Note that an order was not carried out. `was_taken`: the job may have learnt of its new slots."""
+        """Note that an order was not carried out. `was_taken`: the job may use the slots of its order."""
         if (running := self._running.get(job)) is None:
             return
         coming = self._coming.pop(job, [])
@@ -248,7 +250,7 @@ class LiveScheduler:
         self._changed()
 
     def ended(self, job: int) -> None:
-        """Remove a running job after all its processes have ended."""
+        """Remove a running job, all of whose processes have ended."""
         running = self._running.pop(job)
         self.moved.add(job)
         self._wishes.pop(job, None)
@@ -267,18 +269,18 @@ class LiveScheduler:
         self._changed()
 
     def put_back(self, job: Job) -> None:
-        """Return a running job that has not begun to its former place in the queue."""
+        """Move a job that was launched but has not begun back to its place in the queue."""
         self.ended(job.id)
         self.admit(job)
 
     def admit(self, job: Job) -> None:
-        """Add a waiting job before later submitted ones."""
+        """Add a waiting job in the queue's order of submission."""
         self._waiting[job.id] = job
         self._waiting = dict(sorted(self._waiting.items()))
         self._refit()
 
     def withdraw(self, job: int) -> None:
-        """Remove a waiting job that was cancelled."""
+        """Remove a cancelled job that waits."""
         del self._waiting[job]
         place = bisect_left(self._queue, job, key=lambda one: one.id)
         if place < len(self._queue) and self._queue[place].id == job:
@@ -293,7 +295,7 @@ class LiveScheduler:
     # --- decisions ----------------------------------------------------------------------------
 
     def decide(self, now_s: float) -> None:
-        """Ask the policy if there are new events. Raises PolicyError, and any error of the policy."""
+        """Ask the policy if there are new events or a wake is due. Raises any error of the policy."""
         view = self._view
         if not (self.has_news or now_s >= self.wake_s) or not view.nodes:
             return
@@ -304,7 +306,7 @@ class LiveScheduler:
         self._sort_ends(now_s)
         try:
             actions = iter(self.policy.decide(view))
-            action = next(actions, None)  # generators read the view only now
+            action = next(actions, None)  # only `next` makes a generator read the view
             view.arrived, view.ended = 0, False
             self._departed.clear()
             while action is not None:
@@ -313,7 +315,7 @@ class LiveScheduler:
             self._grant()
         except Exception:
             self._begin_anew()
-            view.ended = False  # asked again at once, the policy would decide the same
+            view.ended = False  # if asked again at once, the policy would raise again
             raise
 
     def _grant(self) -> None:
@@ -359,7 +361,7 @@ class LiveScheduler:
         self.effects.append(Launch(job.id, tuple(slots), share.mates, share.factor))
 
     def _seat(self, guest: Running, mates: list[Running], factor: float) -> None:
-        """Add a guest, and slow its mates down by the estimated amount."""
+        """Add a guest to its mates, and delay their estimated ends."""
         guest.mates, guest.factor = mates, factor
         for mate in mates:
             mate.guest = guest
@@ -375,7 +377,7 @@ class LiveScheduler:
         self._checks.new_size(running.job, size)
         if size == running.size:
             return
-        # The program chooses which hosts it leaves; slots of one host are all alike.
+        # The program chooses which hosts it leaves; it does not distinguish slots of one host.
         if size < running.size:
             self.effects.append(OrderShrink(number, running.size - size))
         else:
@@ -393,7 +395,7 @@ class LiveScheduler:
             self._wishes.pop(running.job.id, None)
 
     def _show_bound(self, running: Running) -> None:
-        """Adapt the shown job to its bound and its size."""
+        """Adapt the job that the policy sees to its bound, if any, and to its size."""
         if (job := self._unbounded.get(running.job.id)) is not None:
             running.job = bounded(job, self._wishes[job.id], running.size)
 
@@ -417,7 +419,7 @@ class LiveScheduler:
         return running
 
     def _refit(self) -> None:
-        """Adapt the queue to a changed number of slots."""
+        """Adapt free slots and queue to changed offered or taken slots."""
         taken = self.taken
         self._free[:] = self._offered - taken
         self._view.nodes = len(self._free) + len(taken)
@@ -426,7 +428,7 @@ class LiveScheduler:
         self._changed()
 
     def _fitted(self, job: Job) -> Job:
-        """Return the job with at most as many preferred and greatest nodes as there are slots."""
+        """Return a job with its preferred and greatest number of nodes limited to the number of slots."""
         if job.nodes <= self.slots and job.high <= self.slots:
             return job
         nodes, most = min(job.nodes, self.slots), min(job.high, self.slots)
@@ -442,13 +444,13 @@ class LiveScheduler:
         self._sort_ends(self._view.now_s)
 
     def _begin_anew(self) -> None:
-        """Reset the policy's plans, after an event that a simulator does not have."""
+        """Reset the policy's plans after an event that a simulator does not have."""
         self.policy.begin(max(1, self._view.nodes))
         self._view.arrived, self._view.ended = len(self._queue), True
         self._departed.clear()
 
     def _sort_ends(self, now_s: float) -> None:
-        """Sort the ends of running jobs; an overdue job ends soon."""
+        """Update and sort running jobs' estimated ends; an overdue job's end is `OVERDUE_S` from now."""
         for running in self._running.values():
             if running.estimated_end_s <= now_s:
                 running.estimated_end_s = now_s + OVERDUE_S

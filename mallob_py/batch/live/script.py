@@ -1,4 +1,4 @@
-"""Job scripts: the requests to the scheduler in their headers.
+"""Job scripts: what their headers request from the scheduler.
 
     #!/bin/bash
     #JOB_CLASS malleable
@@ -7,14 +7,15 @@
     #MIN_NODES 1
     #MAX_NODES 4
 
-Source: ElasticJobScheduler. `#JOB_CLASS` is rigid (`#NODES` nodes), moldable (a number that the scheduler
-chooses), malleable (a number that the scheduler also changes) or evolving (a number that the job changes).
-`#REQUIRED_TIME` is in milliseconds, on any number of nodes. `#JOB_TYPE` is accepted and ignored. Headers end
-at the first command. Defaults: a rigid job has one node, and the required time is the scheduler's.
+Source: ElasticJobScheduler. `#JOB_CLASS` is rigid (`#NODES` nodes), moldable (the scheduler chooses the
+number of nodes), malleable (the scheduler chooses and changes the number) or evolving (the job changes the
+number). `#REQUIRED_TIME` is in milliseconds and holds on any number of nodes. `#JOB_TYPE` is accepted and
+ignored. Headers end at the first command. Defaults: a rigid job has one node, and the required time is the
+scheduler's default.
 
-Scripts for Slurm run as rigid jobs, or as moldable ones with a range of nodes. Of `#SBATCH` lines, the cores
-of all tasks, the time, the name, the folder and the output files apply unless a header contains them. Options
-of the command line precede both. Dependencies are options only: a script cannot know the numbers of jobs.
+Scripts for Slurm run as rigid jobs or, with a range of nodes, as moldable jobs. `#SBATCH` lines determine the
+cores of all tasks, the time, the name, the folder and the output files; a header precedes an `#SBATCH` line,
+and an option of the command line precedes both. Dependencies are only options: scripts know no job numbers.
 """
 
 from __future__ import annotations
@@ -38,30 +39,30 @@ _PATHS = ("JOB_FOLDER", "JOB_OUTPUT", "JOB_ERRORS")
 _HEADERS = ("JOB_TYPE", "JOB_CLASS", "JOB_NAME", *_NUMBERS, *_PATHS)
 _HEADER = re.compile(r"#([A-Z]+(?:_[A-Z]+)*)\b[ \t]*(.*)")
 _NAME_MAX = 200
-#: the least likeness of a misspelt header
+#: the smallest likeness (0 to 1) at which a comment is taken for a misspelt header
 _LIKE = 0.8
 _REQUIRED_MAX_MS = 10**12
 _NODES_MAX = 1_000_000
-#: a year in milliseconds, the time of unlimited jobs for a scheduler that needs an end
+#: the required time of jobs without a limit: a year in milliseconds
 _UNLIMITED_MS = 365 * 86_400_000
-#: patterns in names of files: a placeholder with the width to which a number is padded
+#: a placeholder in the name of an output file: the width to which a number is padded, and a letter
 _FILLED = re.compile(r"%(\d{0,2})(.?)")
 _KNOWN = "%j is the job's number, %x its name, %u its user, %A and %a are of an array, %N is its node"
-#: the mark of the node in names of files until the job begins; no name contains it
+#: the mark in a file's name that stands for the node until the job begins; no name contains this character
 _NODE = "\0"
 _NUMBER = re.compile("[0-9]{1,15}")
-#: the variables for a script's place in an array, which is submitted job by job
+#: the environment variables for a job's array and its task in it; each task is submitted as a job
 ARRAY_JOB, ARRAY_TASK = "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"
-#: the speedup shown to policies: required times hold on any number of nodes
+#: the speedup that policies see: required times hold on any number of nodes
 ANY_NUMBER = Amdahl(1.0)
 
 
 class ScriptError(ValueError):
-    """An error: a script cannot be a job. One line with the number of the wrong line."""
+    """A script cannot become a job. The error's text is one line that names the wrong line of the script."""
 
 
 class _Said(NamedTuple):
-    """A header's line (0: an option of the command line), its value, and its name as the user wrote it."""
+    """A header: its line (0: an option of the command line), its value, and its name as the user wrote it."""
 
     line: int
     value: str
@@ -73,7 +74,7 @@ class _Said(NamedTuple):
 
 
 class Wishes(msgspec.Struct, frozen=True):
-    """The wishes of a script. A rigid job has its requested number of nodes as least and most."""
+    """The wishes of a script. A rigid job's `nodes_min` and `nodes_max` are its requested number of nodes."""
 
     name: str
     kind: Kind
@@ -81,17 +82,17 @@ class Wishes(msgspec.Struct, frozen=True):
     nodes: int
     nodes_min: int
     nodes_max: int
-    #: folder, output and error output of the job; "": not specified
+    #: the job's folder, and the files for its output and error output; "": not specified
     folder: str = ""
     output: str = ""
     errors: str = ""
-    #: the job number of the array; 0: no array
+    #: the number of the array that the job belongs to, which is that of its first job; 0: no array
     array: int = 0
-    #: the number of the job within its array; -1: no array
+    #: the job's task number within its array; -1: no array
     task: int = -1
 
     def as_of(self, number: int, directory: str, environment: Mapping[str, str]) -> Wishes:
-        """Return the wishes with the paths of the job of this number, submitted in this folder."""
+        """Return the wishes of job `number`, submitted in `directory`, with its paths and its array."""
         folder = os.path.join(directory, self.folder) if self.folder else directory
         filled = {
             "j": str(number),
@@ -113,7 +114,7 @@ class Wishes(msgspec.Struct, frozen=True):
         )
 
     def job(self, number: int, submit_s: float, user: str = "") -> Job:
-        """Return the job as policies see it; submitted at this time of the scheduler's clock."""
+        """Return the job as policies see it; `submit_s` is a time of the scheduler's clock."""
         return Job(
             number,
             submit_s,
@@ -131,9 +132,9 @@ class Wishes(msgspec.Struct, frozen=True):
 def parse_script(
     text: str, default_name: str, given: Mapping[str, str] | None = None, default_s: float | None = None
 ) -> Wishes:
-    """Return the wishes of a script; `given` are headers that precede its own.
+    """Return the wishes of a script. `given`: headers that replace those in the script.
 
-    `default_s`: the required time if none is specified; None: it must be specified. Raises ScriptError.
+    `default_s`: the required time if the script has none; None: the script must have one. Raises ScriptError.
     """
     found = _headers(text)
     sizes = {"JOB_CLASS", "NODES", "MIN_NODES", "MAX_NODES"}
@@ -200,8 +201,9 @@ _SLURM_TIME = re.compile(r"(?:(\d{1,5})-)?(\d{1,7})(?::(\d{1,7}))?(?::(\d{1,7}))
 
 
 class SlurmLines(NamedTuple):
-    """The result of `#SBATCH` lines: headers, the tasks of an array, at most `at_once` of which run together
-    (0: all), and the lines without effect.
+    """The result of `#SBATCH` lines: headers, the task numbers of an array, and the lines without effect.
+
+    `at_once`: how many tasks of the array may run together (0: all).
     """
 
     headers: dict[str, _Said]
@@ -247,7 +249,7 @@ def slurm_lines(text: str) -> SlurmLines:
 
 
 def _sizes(asked: Mapping[str, _Said]) -> dict[str, _Said]:
-    """Return the headers of a number of slots, or of a least and a greatest one."""
+    """Return the headers for the requested number of slots, or for its smallest and greatest value."""
     kinds = ["ntasks"] if "ntasks" in asked else ["nodes", "ntasks_per_node"]
     given = [asked[key] for key in (*kinds, "cpus_per_task") if key in asked]
     if not given:
@@ -263,7 +265,7 @@ def _sizes(asked: Mapping[str, _Said]) -> dict[str, _Said]:
         low, high = low * int(least), high * int(most or least)
     last = given[-1]._replace(word=" times ".join(said.word for said in given))
     if low > high:
-        raise last.error(f"goes from {low} to {high}; the first number is the lesser one")
+        raise last.error(f"goes from {low} to {high}; the first number must be the smaller one")
     if low == high:
         return {"NODES": last._replace(value=str(low))}
     return {
@@ -274,7 +276,7 @@ def _sizes(asked: Mapping[str, _Said]) -> dict[str, _Said]:
 
 
 def _array(said: _Said) -> tuple[tuple[int, ...], int]:
-    """Return the tasks of an array such as 1-10%3, 0-8:2 or 1,5,9, and how many may run at once."""
+    """Parse an array such as 1-10%3, 0-8:2 or 1,5,9; return tasks, and how many may run at once (0: all)."""
     text, _, at_once = said.value.partition("%")
     tasks: dict[int, None] = {}
     for piece in text.split(","):
@@ -289,7 +291,10 @@ def _array(said: _Said) -> tuple[tuple[int, ...], int]:
 
 
 def _slurm_ms(said: _Said) -> int:
-    """Parse minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S; 0 and Slurm's words mean no limit."""
+    """Parse a time such as M, M:S, H:M:S, D-H, D-H:M or D-H:M:S into milliseconds.
+
+    0 and Slurm's words for it mean no limit.
+    """
     if said.value.lower() in ("unlimited", "infinite", "0"):
         return _UNLIMITED_MS
     match = _SLURM_TIME.fullmatch(said.value)
@@ -318,7 +323,7 @@ def _headers(text: str) -> dict[str, _Said]:
             continue
         header, value = match[1], match[2].strip()
         if header not in _HEADERS:
-            # Any other comment is ignored.
+            # A comment that is no header and resembles none is ignored.
             if "_" in header and (close := difflib.get_close_matches(header, _HEADERS, 1, _LIKE)):
                 raise ScriptError(f"line {number}: no header #{header} (did you mean #{close[0]}?)")
             continue
@@ -364,7 +369,7 @@ def _path(found: dict[str, _Said], header: str) -> str:
 
 
 def on_node(path: str, host: str | None) -> str:
-    """Return the path of a job's output if its script runs on this host; None: not known yet."""
+    """Return the path of a job's output if its script runs on `host`; None: the host is not known yet."""
     return path.replace(_NODE, "%N" if host is None else host.partition(".")[0])
 
 

@@ -1,8 +1,8 @@
 """The live scheduler's process: accepts requests, keeps the folder, starts keepers, gives orders.
 
-Decisions are the policy's (`scheduler`). Each decision must be on disk before it is carried out, in this
-order: run.json, then the keeper or the order. So a killed and restarted scheduler finds each job: with its
-keeper, waiting, or ended.
+The policy decides (`scheduler`). Each decision must be on disk before it is carried out: first run.json is
+written, then the keeper started or the order given. So a scheduler that is killed and restarted finds each
+job with its keeper, waiting, or ended.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from mallob_py.malleable import wire
 from mallob_py.malleable.sockets import connect, listen
 from mallob_py.runtime.processes import adopt_orphans, import_places, kill_adopted, python, signals_held_back
 
-#: the number of waiting jobs from which a further one is refused
+#: the greatest number of waiting jobs; further jobs are refused
 WAITING_MAX = 100_000
-#: the time limit of each line of a job's answer, as in ElasticJobScheduler
+#: the time limit [s] of each line of a job's answer, as in ElasticJobScheduler
 _LINE_S = 20.0
-#: the ratio of all time to the time of decisions, at least
+#: the pause after a decision for other work, in multiples of the decision's time
 _SHARE = 5
 _KEEPER_POLL_S = 0.05
-#: the number of jobs that a reason names
+#: the greatest number of jobs that a reason names
 _NAMED = 5
-#: the most connections without a message; a further one displaces the oldest, so that a job cannot use up all
+#: the greatest number of silent connections; a further one closes the oldest, so that no job can occupy all
 _SILENT_MAX = 256
-#: the number of formerly ended jobs that are read for the chart
+#: the number of jobs ended before the start that are read for the chart
 _BARS_AT_START = 200
 
 
 def serve(path: Path, policy: Policy, machine: Machine, *, binds: bool, default_s: float) -> int:
-    """Schedule until SIGINT or SIGTERM; running jobs continue. Raises FolderError, OSError.
+    """Schedule jobs until SIGINT or SIGTERM; running jobs continue after it. Raises FolderError, OSError.
 
-    `binds`: jobs get cores of their own. `default_s`: the required time of jobs without one.
+    `binds`: jobs get cores of their own. `default_s`: the required time [s] of jobs that specify none.
     """
     folder = Folder(path)
     folder.open()
@@ -73,11 +73,11 @@ class _Entry(msgspec.Struct):
     wishes: script.Wishes
     submit_s: float
     run: Run | None = None
-    #: the descriptor of the job's keeper; -1: not known
+    #: the descriptor of the keeper's process; -1: unknown
     pidfd: int = -1
-    #: whether the job accepts no more orders: it has reported so, or failed to carry out an order
+    #: whether the job accepts no more orders, as it has reported, or because it failed to carry out an order
     is_rigid: bool = False
-    #: the reported reason why the job could not be started the last time
+    #: the reason why the last attempt to start the job failed
     trouble: str = ""
 
 
@@ -93,12 +93,12 @@ class _Server:
         self._nodes = MachineNodes(folder, machine, self._scheduler, self._say, self._want_decision)
         self._entries: dict[int, _Entry] = {}
         self._chart = Chart(_ended_bars(folder))
-        #: the waiting jobs that must wait for other jobs
+        #: number -> waiting job that must wait for other jobs
         self._held: dict[int, Submitted] = {}
         self._next = folder.next_number()
         self._epoch_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
-        #: the keepers that are child processes
+        #: the process ids of keepers that are child processes
         self._keepers: set[int] = set()
         self._silent: dict[asyncio.StreamWriter, None] = {}
         self._is_wanted = False
@@ -107,7 +107,7 @@ class _Server:
         self._again: asyncio.TimerHandle | None = None
 
     async def run(self) -> int:
-        adopt_orphans()  # children of killed keepers
+        adopt_orphans()  # of killed keepers
         self._restore()
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
@@ -173,7 +173,7 @@ class _Server:
         self._nodes.restore(taken)
 
     def _set_clock(self, times_s: list[float]) -> None:
-        """Set the clock to where it stopped; it does not run while the host is down."""
+        """Continue the folder's clock, which runs while the host is up, even without a scheduler."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         before = self._folder.clock()
@@ -193,7 +193,7 @@ class _Server:
     # --- decisions ----------------------------------------------------------------------------
 
     def _want_decision(self) -> None:
-        """Schedule a decision soon: after all pending events, and with time for other work in between."""
+        """Schedule a decision after all pending events and a pause for other work since the last decision."""
         if not self._is_wanted:
             self._is_wanted = True
             ended_s, took_s = self._decided_s
@@ -201,7 +201,7 @@ class _Server:
             asyncio.get_running_loop().call_later(delay_s, self._decide)
 
     def _want_decision_later(self) -> None:
-        """Schedule a decision later, which repeats failed actions; an earlier event brings it forward."""
+        """Schedule a decision in `AGAIN_S`, so that failed actions are repeated even if no event comes."""
         if self._again is None:
             self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._decide_again)
 
@@ -225,13 +225,13 @@ class _Server:
         for effect in effects:
             try:
                 self._carry_out(effect)
-            except Exception as error:  # the other effects must be carried out all the same
+            except Exception as error:  # the other effects must still be carried out
                 self._say(f"job {effect.job}: {type(error).__name__}: {error}")
         if hosts := self._nodes.book.leaving(scheduler.taken):
             for host in hosts:
                 self._nodes.book.drain(host, "is given back")
             self._start_task(self._nodes.give_back(hosts))
-        # Starts of jobs take time as well, but must not delay requests.
+        # The time to start jobs does not count in `took_s`.
         self._decided_s = (self._now_s, took_s)
         if self._timer is not None:
             self._timer.cancel()
@@ -242,7 +242,7 @@ class _Server:
 
     def _carry_out(self, effect: Effect) -> None:
         if (entry := self._entries.get(effect.job)) is None:
-            return  # the job whose cores were to change has ended
+            return  # the job has ended meanwhile
         match effect:
             case Launch(_, slots, mates, factor):
                 hosts = [self._entries[mate] for mate in mates if mate in self._entries]
@@ -263,7 +263,7 @@ class _Server:
                 self._start_task(self._grow(entry, slots))
 
     def _not_launched(self, entry: _Entry, error: Exception) -> None:
-        """Let a job wait again after a passing failure, such as a full disk; else end it."""
+        """Let a job wait again if its start failed for a reason that may pass (a full disk); else end it."""
         if not is_passing(error):
             self._scheduler.ended(entry.folder.number)
             self._end(entry, Status(RunEnd.NOT_STARTED, error=str(error)))
@@ -273,20 +273,20 @@ class _Server:
             entry.trouble = str(error)
             self._say(f"job {entry.folder.number} {entry.wishes.name} waits again: {error}")
         entry.run = None
-        with contextlib.suppress(OSError):  # the restarted scheduler would discard the run as well
+        with contextlib.suppress(OSError):  # a restarted scheduler would discard the run
             entry.folder.forget_run()
         self._scheduler.put_back(self._job(entry))
         self._want_decision_later()
 
     def _write_run(self, entry: _Entry) -> None:
-        """Write the run of a job. Raises OSError."""
+        """Write a job's run.json, with its present slots. Raises OSError."""
         assert entry.run is not None
         slots = self._scheduler.slots_of(entry.folder.number)
         entry.run = msgspec.structs.replace(entry.run, slots=slots)
         entry.folder.write("run", entry.run)
 
     async def _write_run_in_the_end(self, entry: _Entry) -> None:
-        """Write the run of a running job, also after a disk was full. Raises OSError for lasting failures."""
+        """Write a running job's run.json; wait while the disk is full. Raises OSError for other failures."""
         while entry.folder.number in self._scheduler.running:
             try:
                 self._write_run(entry)
@@ -299,7 +299,7 @@ class _Server:
     # --- jobs ---------------------------------------------------------------------------------
 
     def _launch(self, entry: _Entry, slots: list[int], factor: float) -> subprocess.Popen[bytes]:
-        """Start the keeper of a job and return it. Raises OSError."""
+        """Start the keeper of a job; return its process. Raises OSError."""
         job = entry.folder
         entry.run = Run(self._now_s, slots, factor=factor)
         job.write("run", entry.run)
@@ -344,7 +344,10 @@ class _Server:
         return process
 
     def _variables(self, entry: _Entry, nodes: int) -> dict[str, str]:
-        """Return the job's environment with ElasticJobScheduler's variables; 127.0.0.1 means no scheduler."""
+        """Return ElasticJobScheduler's environment variables for a job.
+
+        SCHEDULER_IP and SCHEDULER_PORT name no scheduler: orders come through sockets.
+        """
         job, kind = entry.folder, entry.wishes.kind
         variables = {
             "NODES": str(nodes),
@@ -361,7 +364,10 @@ class _Server:
         return variables
 
     async def _watch(self, entry: _Entry, process: subprocess.Popen[bytes] | None) -> None:
-        """Wait until the keeper has ended; a keeper from before a restart is no child process."""
+        """Wait until a job's keeper has ended, then end the job or let it wait again.
+
+        `process`: the keeper; None: the keeper was started before a restart and is no child process.
+        """
         job = entry.folder
         if process is not None:
             entry.pidfd = await _pidfd_of(process.pid)
@@ -370,7 +376,7 @@ class _Server:
                 await asyncio.sleep(_KEEPER_POLL_S)  # the keeper has just been started
             with contextlib.suppress(OSError):
                 entry.pidfd = await _pidfd_of(begun.keeper) if begun is not None else -1
-        # If the job has a keeper, the process of this number is the keeper.
+        # While the lock is held, the process id in begun.json is still the keeper's.
         if process is not None or (entry.pidfd >= 0 and job.has_keeper):
             if job.is_cancelled:
                 self._signal(entry)
@@ -391,7 +397,7 @@ class _Server:
         self._want_decision()
 
     async def _bury_in_the_end(self, entry: _Entry) -> bool:
-        """Bury a job in spite of failures to read or write now: else its slots would be lost for ever."""
+        """Repeat `_bury` while it fails for a reason that may pass: until then, no job can get the slots."""
         while True:
             try:
                 return self._bury(entry)
@@ -402,12 +408,12 @@ class _Server:
             await asyncio.sleep(AGAIN_S)
 
     def _bury(self, entry: _Entry) -> bool:
-        """Bury a job without a keeper. Return true if it has ended, false if it has not begun."""
+        """Clean up after a job whose keeper has ended; return whether the job has ended (or never began)."""
         job = entry.folder
         status = job.status()
         if status is None:
             job.kill_leftovers()
-            kill_adopted(self._keepers)  # processes that have removed the job's mark from their environment
+            kill_adopted(self._keepers)  # processes without the job's mark in their environment
             if job.begun() is not None:
                 status = Status(RunEnd.KEEPER_KILLED)
             elif job.is_cancelled:
@@ -428,12 +434,12 @@ class _Server:
         try:
             self._folder.end(entry.folder, status)
         except (OSError, FolderError) as error:
-            self._say(f"job {entry.folder.number}: that it has ended cannot be written down: {error}")
+            self._say(f"job {entry.folder.number}: its end cannot be saved: {error}")
             if is_passing(error):
                 self._start_task(self._write_end_later(entry.folder, status))
         del self._entries[entry.folder.number]
         self._say(f"job {entry.folder.number} {entry.wishes.name} has ended: {status}")
-        for number, submitted in list(self._held.items()):  # an end may end dependent jobs
+        for number, submitted in list(self._held.items()):  # `_hold` may end jobs, which may end further jobs
             if number in self._held and entry.folder.number in submitted.comes_after:
                 self._hold(self._entries[number], submitted, {entry.folder.number: status})
 
@@ -470,7 +476,7 @@ class _Server:
         self._want_decision()
 
     def _release(self, job: int, host: str) -> None:
-        """Note that a job has left a slot on a host, never its script's first slot. Raises WireError."""
+        """Note that a job has left a slot on a host, but not its script's first slot. Raises WireError."""
         if (running := self._scheduler.running.get(job)) is None:
             return
         slots = [slot for slot in running.nodes[1:] if self._nodes.book.host_of(slot) == host]
@@ -482,7 +488,7 @@ class _Server:
     async def _grow(self, entry: _Entry, slots: Sequence[int]) -> None:
         was_taken = False
         try:
-            # Else a restarted scheduler would give the slots to other jobs.
+            # Without this file, a restarted scheduler would give the slots to other jobs.
             await self._write_run_in_the_end(entry)
             _, writer = await self._give(entry, wire.Grow(tuple(map(self._nodes.book.host_of, slots))))
             was_taken = True
@@ -498,7 +504,7 @@ class _Server:
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         assert entry.run is not None
         self._say(f"job {entry.folder.number} {entry.wishes.name}: {wire.order_line(order)}")
-        # Over a Unix socket this succeeds or fails at once.
+        # Connecting to a Unix socket succeeds or fails at once.
         connection = connect(entry.run.address, 0.0)
         reader, writer = await asyncio.open_unix_connection(sock=connection)
         writer.write(f"{wire.order_line(order)}\n".encode())
@@ -520,7 +526,7 @@ class _Server:
         entry.is_rigid = True
         assert entry.run is not None
         entry.run = msgspec.structs.replace(entry.run, address="")
-        with contextlib.suppress(OSError):  # a restarted scheduler finds this out again
+        with contextlib.suppress(OSError):  # a restarted scheduler would find out again
             self._write_run(entry)
 
     # --- requests and notices -----------------------------------------------------------------
@@ -594,7 +600,7 @@ class _Server:
             return requests.Refused(f"{WAITING_MAX} jobs wait for others already")
         for other in (*request.after, *request.after_ok):
             if not 0 < other < self._next:
-                return requests.Refused(f"there is no job {other} that it could come after")
+                return requests.Refused(f"there is no job {other} to come after")
         environment = dict(request.environment)
         if script.ARRAY_TASK in environment:
             environment.setdefault(script.ARRAY_JOB, str(self._next))
@@ -616,7 +622,10 @@ class _Server:
     def _hold(
         self, entry: _Entry, submitted: Submitted, ended: Mapping[int, Status] = MappingProxyType({})
     ) -> None:
-        """Let a job wait for the jobs in `after`, or else for its turn; `ended` are known to have ended."""
+        """Let a job wait for the jobs that it comes after or, if all have ended, for its turn.
+
+        End the job if a job in `after_ok` did not end well. `ended`: job that has just ended -> its status.
+        """
         number = entry.folder.number
         was_held = self._held.pop(number, None) is not None
         for other in submitted.after_ok:
@@ -624,7 +633,7 @@ class _Server:
                 continue
             status = ended.get(other) or self._folder.outcome(other)
             if status is None or not status.is_well:
-                how = "nobody knows how" if status is None else str(status)
+                how = "it is not known how" if status is None else str(status)
                 error = f"job {other}, which it needs, has ended: {how}"
                 self._end(entry, Status(RunEnd.NOT_STARTED, error=error))
                 return
@@ -636,9 +645,9 @@ class _Server:
             self._want_decision()
 
     def _tasks_of(self, number: int, array: int = 0) -> list[int]:
-        """Return a job's number; for an array's number, the numbers of its tasks that have not ended.
+        """Return a job's number and, if it is an array's, the numbers of the tasks that have not ended.
 
-        To a task of `array`, the number means the first task alone.
+        Within the array `array` itself, its number means only the first task.
         """
         if number == array:
             return [number]
@@ -646,7 +655,7 @@ class _Server:
         return [number, *others]
 
     def _cancel(self, number: int, task: int) -> requests.Answer:
-        """Cancel a job, all tasks of an array, or one of these tasks."""
+        """Cancel a job, all tasks of an array, or one task of an array (`task` from 0 on)."""
         entries = [self._entries[job] for job in self._tasks_of(number) if job in self._entries]
         if task >= 0:
             entries = [one for one in entries if (one.wishes.array, one.wishes.task) == (number, task)]
@@ -659,9 +668,9 @@ class _Server:
             )
         for entry in entries:
             try:
-                entry.folder.cancel()  # a restarted scheduler must know this before the client does
+                entry.folder.cancel()  # on disk before the client gets the answer
             except OSError as error:
-                return requests.Refused(f"it cannot be written down: {error}")
+                return requests.Refused(f"the cancellation cannot be saved: {error}")
         for entry in entries:
             self._cancel_task(entry)
         return requests.Done(number)
@@ -691,7 +700,7 @@ class _Server:
             try:
                 submitted, run, status = job.submitted(), job.run(), job.status()
             except (OSError, FolderError):
-                continue  # the job's folder is being removed by a user
+                continue  # a user is removing the job's folder
             entry = _Entry(job, submitted.wishes, submitted.submit_s, run)
             line = self._line(entry, now_s if run is None else run.start_s)
             ran_s = 0.0 if status is None else status.ran_s
@@ -761,7 +770,7 @@ class _Server:
         return entry.wishes.required_s / entry.run.factor + entry.run.extra_s
 
     def _allotment(self, entry: _Entry) -> Allotment:
-        """Return the job's allotment on its first node."""
+        """Return a running job's allotment on its first node."""
         assert entry.run is not None
         node = self._nodes.book.node_of(entry.run.slots[0])
         places = {slot: place for place, slot in enumerate(node.slots)}
@@ -770,14 +779,14 @@ class _Server:
         return Allotment(parts, len(node.slots), self._limit_s(entry))
 
     def _slow_down(self, mates: Sequence[_Entry], guest_s: float) -> None:
-        """Extend the limits of mates by the limit of their guest [s]; negative: the guest did not begin."""
+        """Extend mates' time limits by their guest's required time [s]; negative: the guest did not begin."""
         for mate in mates:
-            if mate.run is not None:  # otherwise the mate could not be started itself
+            if mate.run is not None:  # None: the mate itself could not be started
                 mate.run = msgspec.structs.replace(mate.run, extra_s=mate.run.extra_s + guest_s)
                 self._rebind(mate)
 
     def _rebind(self, entry: _Entry) -> None:
-        """Write a running job's new slots, or its new share of their cores."""
+        """Write a running job's slots and allotment, and tell its keeper; no effect if jobs are not bound."""
         if not self._binds or entry.pidfd < 0:
             return
         with contextlib.suppress(OSError):
@@ -798,10 +807,10 @@ class _Server:
         number, kind = entry.folder.number, entry.wishes.kind
         if isinstance(notice, wire.Ready | wire.Wanted) and kind in (Kind.MALLEABLE, Kind.EVOLVING):
             if entry.is_rigid:
-                return  # the job is rigid for good
+                return  # the job stays rigid
             if not entry.run.address:
                 entry.run = msgspec.structs.replace(entry.run, address=notice.address)
-                with contextlib.suppress(OSError):  # else a restart would make the job rigid
+                with contextlib.suppress(OSError):  # if it fails, a restart makes the job rigid
                     self._write_run(entry)
                 self._scheduler.ready(number)
             if isinstance(notice, wire.Wanted):
@@ -820,7 +829,7 @@ class _Server:
             except wire.WireError as error:
                 self._say(f"job {number} {entry.wishes.name}: {error}")
                 return
-            with contextlib.suppress(OSError):  # else a restart would keep the slot for the job
+            with contextlib.suppress(OSError):  # if it fails, a restart keeps the slot for the job
                 self._write_run(entry)
         self._want_decision()
 
@@ -832,13 +841,13 @@ class _Server:
         task.add_done_callback(self._tasks.discard)
 
     def _say(self, line: str) -> None:
-        """Print a line, and ignore errors: the reader may have left, or the encoding may lack letters."""
+        """Print a line; ignore errors, such as a closed pipe or a letter that the encoding lacks."""
         with contextlib.suppress(OSError, ValueError):
             print(line, flush=True)
 
 
 def _moved_bars(scheduler: LiveScheduler, entries: Mapping[int, _Entry]) -> dict[int, Bar | None]:
-    """Return the chart's bars of the jobs that have moved since the last call."""
+    """Return job -> its present bar (None: it does not run) for jobs that moved since the last call."""
 
     def bar_of(job: int) -> Bar | None:
         if (one := scheduler.running.get(job)) is None or job not in entries:
@@ -851,7 +860,7 @@ def _moved_bars(scheduler: LiveScheduler, entries: Mapping[int, _Entry]) -> dict
 
 
 def _ended_bars(folder: Folder) -> list[Bar]:
-    """Return the chart's bars of jobs that had ended before this start, on their last slots."""
+    """Return the chart's bars of jobs that ended before this start, on their last slots."""
     bars = []
     for job in folder.ended(_BARS_AT_START):
         with contextlib.suppress(OSError, FolderError):
@@ -863,7 +872,7 @@ def _ended_bars(folder: Folder) -> list[Bar]:
 
 
 def _output_of(entry: _Entry) -> str:
-    """Return the path of a job's output; the node in the path is known when the job has begun."""
+    """Return the path of a job's output; a node in the path is filled in once the job has begun."""
     output, host = entry.wishes.output or str(entry.folder.output), None
     if script.on_node(output, None) != output:
         with contextlib.suppress(OSError):
@@ -898,9 +907,9 @@ def _number_of(address: str) -> int:
 
 
 async def _request_or_notice(reader: asyncio.StreamReader) -> bytes:
-    """Read a line, or an empty one. Notices are short; requests may be longer than a reader's buffer.
+    """Read a line; return b"" if the connection ends before. Requests may be longer than a reader's buffer.
 
-    Raises ValueError for a line that is too long, OSError.
+    Raises ValueError for a line that is too long, and OSError.
     """
     parts = list[bytes]()
     size = 0
@@ -924,7 +933,7 @@ def _user_of(connection: socket.socket) -> int:
 
 
 async def _pidfd_of(pid: int) -> int:
-    """Return a descriptor of a process; None if it has ended. Raises OSError for a lasting failure."""
+    """Return a descriptor of a process; wait while the system has none. Raises OSError for other failures."""
     while True:
         try:
             return os.pidfd_open(pid)

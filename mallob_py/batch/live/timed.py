@@ -1,7 +1,7 @@
-"""A program whose work is timed waiting: `python -m mallob_py.batch.live.timed RUN_S NODES`.
+"""A program that works by waiting for a computed time: `python -m mallob_py.batch.live.timed RUN_S NODES`.
 
-It takes RUN_S seconds on NODES slots, twice as long on half as many, and accepts orders. Each slot has a
-process that sleeps, so many slots need no cores. It prints its events, which `told` parses.
+It takes RUN_S seconds on NODES slots, twice as long on half of them, and accepts orders. Each slot has a
+process that only sleeps, so one core suffices for many slots. It prints its events, which `told` parses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Event(enum.Enum):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An event: its time [s, since the host's boot], and the number of slots after it."""
+    """An event: its time [s since the host's boot], and the program's number of slots after it."""
 
     at_s: float
     slots: int
@@ -38,7 +38,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def told(output: str) -> list[Told]:
-    """Parse the output of a program. Raises ValueError for anything else."""
+    """Parse the events in the output of such a program. Raises ValueError for any other output."""
     parts = [line.split(" ", 2) for line in output.splitlines()]
     return [Told(float(at_s), int(slots), Event(event)) for at_s, slots, event in parts]
 

@@ -57,9 +57,9 @@ class Fair:
         check_choice("order", order, _ORDERS)
         check_choice("overtake", overtake, _OVERTAKE)
         if priorities and by not in ("user", "queue"):
-            raise ValueError("priorities are of users or queues: by=user or by=queue is needed")
+            raise ValueError("priorities needs by=user or by=queue")
         if not 0.0 <= cooldown_s < math.inf:
-            raise ValueError("cooldown_s is below 0, or no time")
+            raise ValueError("cooldown_s must be a finite number of seconds, not below 0")
         self.name = "fair"
         self._by = by
         self._priorities = _priorities_of(priorities)
@@ -292,5 +292,5 @@ def _priorities_of(text: str) -> dict[str, float]:
         except ValueError:
             raise ValueError(f"priorities has {item!r}, not a name and a number such as debug:4") from None
         if not MIN_PRIORITY**0.5 <= priorities[name] <= MAX_PRIORITY:
-            raise ValueError(f"priorities has {item!r}, whose number is not above 0")
+            raise ValueError(f"priorities has {item!r}, whose number is not above 0 or too large")
     return priorities

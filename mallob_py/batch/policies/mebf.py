@@ -71,7 +71,7 @@ class Mebf:
         extra: bool = True,
     ) -> None:
         if not (0.0 <= share <= 1.0 and 0.0 <= kept <= 1.0 and theta >= 0.0 < gamma and spare >= 0.0):
-            raise ValueError("share or kept is not within 0 and 1, or theta, gamma or spare below 0")
+            raise ValueError("share and kept must be from 0 to 1, theta and spare 0 or more, gamma above 0")
         self.name = "mebf"
         chosen = _choice(Variant, "variant", variant)
         self._ratio = {Variant.HANDOFF: 1.0, Variant.SPARE: spare, Variant.INTENSIVE: 0.0}[chosen]
@@ -88,7 +88,7 @@ class Mebf:
         if most > 1.0 + self._ratio:
             return None
         need = f"more than {1.0 + self._ratio:g} times their preferred nodes"
-        return f"it expands jobs to {need}; none can have more than {most:g} times (see --malleable-range)"
+        return f"it expands jobs to {need}; no job can have more than {most:g} times (see --malleable-range)"
 
     def begin(self, nodes: int) -> None:
         self._is_new = True

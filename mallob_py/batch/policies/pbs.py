@@ -29,7 +29,7 @@ class _Pbs:
 
     def __init__(self, depth: int) -> None:
         if depth < 1:
-            raise ValueError(f"depth is {depth}; at least the first job is looked at")
+            raise ValueError(f"depth is {depth}, not at least 1")
         self._depth = depth
 
     def begin(self, nodes: int) -> None:
@@ -68,7 +68,7 @@ class PbsWalltime(_Pbs):
 def room_of(view: View, policy: str) -> Room:
     """Return a copy of the nodes' free room, which the caller may change."""
     if view.room is None:
-        raise PolicyError(f"{policy}: needs jobs with demands on nodes that are shared (as Eurora's)")
+        raise PolicyError(f"{policy} needs a workload whose jobs share nodes, such as Eurora's logs")
     return view.room.copy()
 
 

@@ -94,7 +94,7 @@ def _job(number: int, described: _Job) -> tuple[Job, Truth]:
         least, most = described.num_nodes_min, described.num_nodes_max
         preferred = described.arguments.num_nodes_pref or (least + most) // 2
     if not 1 <= least <= preferred <= most:
-        raise ValueError(f"numbers of nodes {least} <= {preferred} <= {most} do not hold, or are below 1")
+        raise ValueError(f"the numbers of nodes are not 1 <= {least} <= {preferred} <= {most}")
     arguments = described.arguments
     if not (arguments.flops > 0.0 and 0.0 <= arguments.parallel_percentage <= 1.0):
         raise ValueError("flops is not above 0, or parallel_percentage not within 0 and 1")
@@ -134,7 +134,7 @@ def _described(job: Job, truth: Truth) -> _Job:
     serial = {Linear: 0.0, Amdahl: job.speedup.loss}.get(type(job.speedup))
     names = {kind: name for name, kind in _KINDS.items()}
     if serial is None or job.kind not in names or truth.speedup not in (None, job.speedup):
-        raise ValueError(f"job {job.number}: ElastiSim's jobs have no place for its kind or its speedup")
+        raise ValueError(f"job {job.number}: ElastiSim's format cannot express its kind or its speedup")
     iterations = truth.iterations or (math.ceil(truth.run_s) if job.is_malleable else 1)
     flops = truth.run_s * FLOPS_PER_S / (serial + (1.0 - serial) / job.nodes)
     return _Job(

@@ -94,7 +94,7 @@ def joined(workloads: Sequence[Workload], name: str) -> Workload:
         for job, truth in zip(workload.jobs, workload.truths, strict=True):
             found.setdefault(job.number, (workload.origin_s + job.submit_s, job, truth))
     if not found:
-        raise ValueError("there are no jobs to put together")
+        raise ValueError("there are no jobs to join")
     rows = sorted(found.values(), key=lambda row: (row[0], row[1].number))
     first_s = rows[0][0]
     jobs = [

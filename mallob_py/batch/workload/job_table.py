@@ -36,7 +36,7 @@ def read_job_table(path: Path, strict: bool = False) -> Swf:
     try:
         names = next(lines, [])
         if missing := [name for name in _COLUMNS if name not in names]:
-            raise SwfError(f"{path}, line 1: no job table of ALCF, as it has no column {', '.join(missing)}")
+            raise SwfError(f"{path}, line 1: not a job table of ALCF: no column {', '.join(missing)}")
         row_of = _Rows([names.index(name) for name in _COLUMNS])
         for line in filter(None, lines):
             try:
@@ -63,7 +63,7 @@ class _Rows:
     def __call__(self, line: list[str], count: int) -> list[float]:
         """Convert a line into a row; a job without number gets `count`. Raises ValueError with the reason."""
         if len(line) <= max(self._places):
-            raise ValueError(f"{len(line)} fields, fewer than columns")
+            raise ValueError(f"{len(line)} fields, too few for the columns")
         fields = dict(zip(_COLUMNS, (line[place].strip() for place in self._places), strict=True))
 
         def value(name: str, read: Callable[[str], float]) -> float:

@@ -95,7 +95,7 @@ def unknown(demand: Demand) -> str:
         return said
     enough = _enough(demand)
     said += (
-        f"; its largest job has {demand.largest}, and {demand.busy:.0f} would be busy on average:"
+        f"; its largest job has size {demand.largest}, and {demand.busy:.0f} would be busy on average:"
         f" --nodes {enough} is a load of {demand.busy / enough:.2f}"
     )
     if demand.divisor > 1:
@@ -115,7 +115,7 @@ def overload(header: Header, machine: Machine, demand: Demand, nodes: int) -> st
     if load <= LOAD_MAX or demand.is_burst:
         if not counts_hosts or demand.largest <= machine.nodes:
             return ""
-        sign = f"the largest job has {demand.largest}, more than the machine ({machine.nodes} nodes)"
+        sign = f"the largest job has size {demand.largest}, more than the machine ({machine.nodes} nodes)"
     said = machine_of(header, np.zeros(0), 0, machine.processors_per_node).nodes
     if nodes and nodes < said:
         cause = f"--nodes {nodes} is a smaller machine than the trace's, which has {said}"
@@ -123,11 +123,11 @@ def overload(header: Header, machine: Machine, demand: Demand, nodes: int) -> st
         cause = f"is --nodes {nodes} right? On {_enough(demand)} the load is usual"
     elif counts_hosts:
         cause = (
-            "its header says MaxNodes alone, and sizes of jobs count processors: give --cores-per-node, or"
+            "its header has only MaxNodes, and sizes of jobs count processors: give --cores-per-node, or"
             f" --nodes (such as {_enough(demand)})"
         )
     else:
-        cause = "its jobs come faster than they can run, as in a busy part of a trace; or the header is wrong"
+        cause = "its jobs come faster than they can run (a busy part of a trace), or its header is wrong"
     return f"{sign}: {cause}"
 
 

@@ -225,7 +225,7 @@ def _zero_among(data: NDArray[np.float64]) -> str:
         return ""
     return (
         f"{zeros.size} of {len(data)} jobs, such as job {zeros[0]:.0f}, are submitted at second 0, all others"
-        f" from second {later.min():.0f} on: is 0 a time that is not known? Then write -1: they are left out"
+        f" from second {later.min():.0f} on: if unknown, write -1, so that these jobs are left out"
     )
 
 
@@ -248,7 +248,7 @@ def write_trace(workload: Workload, path: Path) -> None:
     OSError.
     """
     if workload.cluster is not None or any(job.kind is not Kind.RIGID for job in workload.jobs):
-        raise ValueError(f"{path}: SWF has no place for jobs that are not rigid, or share nodes")
+        raise ValueError(f"{path}: SWF cannot express jobs that are not rigid, or share nodes")
     lines = [
         f"; Version: 2.2\n; Note: {workload.name}\n; MaxJobs: {len(workload.jobs)}",
         f"; MaxNodes: {workload.nodes}\n; MaxProcs: {workload.nodes}",

@@ -1149,7 +1149,7 @@ def test_commands_say_what_is_wrong_in_one_line(make: Make, tmp_path: Path) -> N
         "serve", "--dir", str(tmp_path / "x"), "--nodes", str(nodes)
     )
     assert "--remote-shell reaches the hosts of --nodes" in refused("serve", "--remote-shell", "rsh")
-    assert "--affinity: each of 1000 slots is to have a core of its own, but there are" in refused(
+    assert "--affinity: each of 1000 slots needs a core of its own, but there are" in refused(
         "serve", "--dir", str(tmp_path / "x"), "--slots", "1000", "--affinity"
     )
     (tmp_path / "open").mkdir(mode=0o755)

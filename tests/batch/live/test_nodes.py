@@ -18,12 +18,12 @@ def test_a_node_file_names_hosts_with_their_slots(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("n1\nn2 cpus=4\n", "line 2: 'n2 cpus=4' is no node such as: n1 slots=8"),
+        ("n1\nn2 cpus=4\n", "line 2: 'n2 cpus=4' is not a node such as: n1 slots=8"),
         ("n1 slots=0\n", "line 1: slots is '0', not 1 to"),
         ("n1 slots=many\n", "line 1: slots is 'many'"),
-        ("n1\n\nn1 slots=2\n", "line 3: n1 is there already"),
-        ("-oProxyCommand=x\n", "line 1: '-oProxyCommand=x' is no name of a host"),
-        ("n1:22\n", "line 1: 'n1:22' is no name of a host"),
+        ("n1\n\nn1 slots=2\n", "line 3: n1 is listed twice"),
+        ("-oProxyCommand=x\n", "line 1: '-oProxyCommand=x' is not the name of a host"),
+        ("n1:22\n", "line 1: 'n1:22' is not the name of a host"),
         ("# none\n", "no node in it"),
     ],
 )

@@ -248,7 +248,7 @@ def test_a_job_that_ends_during_an_order_leaves_all_its_slots(
         ([Start(3, 5)], "job 3 is to get 5 nodes; 4 are free"),
         ([Share(2, (1,))], "job 2 is to share nodes; here every job has its own"),
         ([Resize(1, 7)], "job 1 is to run on 7 nodes; it runs on 1 to 6"),
-        ([Resize(1, 5), Resize(1, 4)], "job 1 is resized, but has not taken its last change yet"),
+        ([Resize(1, 5), Resize(1, 4)], "job 1 is resized, but its last resize is still to come"),
     ],
 )
 def test_impossible_actions_name_policy_and_job_and_do_no_harm(
