@@ -189,8 +189,7 @@ class _Run:
         self._left = [0.0] * count
         self._since = [0.0] * count
         self._rate = [1.0] * count
-        #: planned events as a heap of (time [s], event number, job); an event is void if its number differs
-        #: from `_valid[job]`
+        #: a heap of (time [s], event number, job): planned events, void unless `_valid[job]` is their number
         self._due: list[tuple[float, int, int]] = []
         self._number = 0
         self._valid = [0] * count
