@@ -127,6 +127,8 @@ PLAIN_PORTFOLIO = "k k+= k- k0 k c k k- (g k k+ k0 k c- k m k k- k o k c0 k e)*"
 #: Portfolio in place of the plain one if native solvers are installed: CaDiCaL 3.0 in stable phases differs
 #: most from kissat.
 NATIVE_PORTFOLIO = "k k+= n+ k- k0 k c k (g k k+ k0 n+ k c- k- m k k0 n- k c0 k e)*"
+#: Portfolio for a worker that has no other one beside it: the first solver breaks symmetries itself.
+LONE_PORTFOLIO = "k=! k+ k- (k c)*"
 #: Portfolio for formulas that are mostly XORs, if CryptoMiniSat is installed: it decides some formulas in
 #: seconds that no other solver decides in minutes.
 XOR_PORTFOLIO = "y k c! (y k y c0 y g y c-)*"

@@ -159,6 +159,8 @@ class WorkerContext(ABC):
     configuration: Mapping[str, Any]
     #: number of cores this worker may use
     threads: int
+    #: whether the system had only one PE when this worker began
+    is_alone: bool = False
     #: whether the worker must leave; set only for applications with `leaves_in_order`
     leaving: bool = False
 

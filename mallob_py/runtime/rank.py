@@ -94,7 +94,9 @@ class Rank:
             lambda job: self._tell(rank_stimuli.DescriptionCame(job)),
             lambda job, reason, fault: self._tell(rank_stimuli.DescriptionFailed(job, reason, fault)),
         )
-        self._workers = HostedWorkers(pool, len(node.pes), self.transfer.path_of, node.placement.size)
+        self._workers = HostedWorkers(
+            pool, len(node.pes), self.transfer.path_of, lambda: self.node.placement.size
+        )
         #: memory to give back if the host runs low
         self.reclaimable = RankReclaimable(node.pes, pool, self._workers, self.transfer, self._tell_slot)
         heap = HeapKeeper(c_heap())

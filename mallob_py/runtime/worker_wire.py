@@ -79,6 +79,7 @@ class Run(ProcessMessage, frozen=True, tag=1):
     #: the job's chain of revisions (0: no chain), and its revision number in the chain
     chain: int = 0
     revision: int = 0
+    is_alone: bool = False
 
 
 class Update(ProcessMessage, frozen=True, tag=2):

@@ -72,13 +72,16 @@ class _Place:
 
 
 class HostedWorkers:
-    """The workers of this rank's `capacity` PEs; the system has `pes` PEs.
+    """The workers of this rank's `capacity` PEs; the system has `pes()` PEs at present.
 
     `path_of(job)` returns the path of a job's large description on this host.
     """
 
-    def __init__(self, pool: WorkerPool, capacity: int, path_of: Callable[[int], Path], pes: int) -> None:
+    def __init__(
+        self, pool: WorkerPool, capacity: int, path_of: Callable[[int], Path], pes: Callable[[], int]
+    ) -> None:
         self._pool = pool
+        self._pes = pes
         self._capacity = capacity
         self._path_of = path_of
         self._places: dict[int, _Place] = {}
@@ -89,7 +92,7 @@ class HostedWorkers:
         #: time when `cpu_news` must be called
         self.cpu_look_at_s = math.inf
         # All PEs of the system together report at most a thousand times a second.
-        self._cpu_period_s = max(_CPU_PERIOD_S, pes / 1000)
+        self._cpu_period_s = max(_CPU_PERIOD_S, pes() / 1000)
 
     def hear(self, news: stimuli.OfWorker) -> tuple[int, stimuli.OfWorker]:
         """Return the PE that is concerned by the pool's news, and the news with the PE's worker number."""
@@ -114,7 +117,7 @@ class HostedWorkers:
                 self._look_soon(place, now)
                 here = self._here(job, description)
                 chain = description.chain, description.revision
-                pool.start(place.key, index, volume, (), here, *chain, is_given)
+                pool.start(place.key, index, volume, (), here, *chain, is_given, self._pes() == 1)
             case effects.StartAnew():
                 if (waiting := places.get(number)) is not None:
                     pool.start_anew(waiting.key)

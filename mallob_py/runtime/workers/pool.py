@@ -125,16 +125,18 @@ class WorkerPool:
         chain: int = 0,
         revision: int = 0,
         is_given: bool = False,
+        is_alone: bool = False,
     ) -> None:
         """Run a worker; WorkerStarted follows when its application runs.
 
-        `is_given`: another rank will give the worker's process, which runs already.
+        `is_given`: another rank will give the worker's process, which runs already. `is_alone`: see
+        `WorkerContext`.
         """
         if key in self._jobs:
             raise ValueError(f"worker {key} runs already")
         job, number = key
         threads = self._options.threads
-        run = wire.Run(job, number, index, volume, children, threads, description, chain, revision)
+        run = wire.Run(job, number, index, volume, children, threads, description, chain, revision, is_alone)
         task = self._jobs[key] = JobTask(key, run)
         self._look_for_stopped_at_s = min(self._look_for_stopped_at_s, self._clock() + _STOPPED_S)
         kept = self.kept.take(chain, index) if chain else None

@@ -253,6 +253,7 @@ class _Context(WorkerContext):
         self.volume = run.volume
         self.children = run.children
         self.threads = run.threads
+        self.is_alone = run.is_alone
         self.payload = description.payload
         self.configuration = description.configuration
         self._link = link

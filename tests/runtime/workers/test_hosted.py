@@ -17,9 +17,11 @@ class FakePool:
 
     def __init__(self) -> None:
         self.used_s: dict[tuple[int, int], float] = {}
+        self.is_alone = False
 
-    def start(self, key: tuple[int, int], *_: Any) -> None:
+    def start(self, key: tuple[int, int], *others: Any) -> None:
         self.used_s[key] = 0.0
+        self.is_alone = others[-1]
 
     def suspend(self, key: tuple[int, int]) -> None: ...
 
@@ -35,7 +37,7 @@ class Host:
     def __init__(self, pes: int = 4) -> None:
         self.now = 0.0
         self.pool = FakePool()
-        self.workers = HostedWorkers(self.pool, 2, lambda job: Path(str(job)), pes)  # type: ignore[arg-type]
+        self.workers = HostedWorkers(self.pool, 2, lambda job: Path(str(job)), lambda: pes)  # type: ignore[arg-type]
         self.told_s: list[float] = []
 
     def start(self) -> None:
@@ -72,6 +74,13 @@ def test_thousands_of_pes_tell_no_more_than_a_thousand_times_a_second() -> None:
     host.start()
     host.run(20.0)
     assert min(host.told_s) >= 4.9
+
+
+def test_a_worker_hears_whether_there_is_another_pe() -> None:
+    for pes in (1, 2):
+        host = Host(pes)
+        host.start()
+        assert host.pool.is_alone == (pes == 1)
 
 
 def test_a_suspended_worker_is_looked_at_once_more() -> None:
