@@ -207,7 +207,8 @@ class Checking:
         def attempt(number: int) -> CheckedSearch:
             return CheckedSearch(formula, portfolio.strategy(number), seal)
 
-        return sharing.counted(race(context, attempt, sharing.turn, seal.confirmed))
+        found = race(context, attempt, sharing.turn, seal.confirmed, pause_s=sharing.pause_s)
+        return sharing.counted(found)
 
 
 class CheckedSearch(NativeSearch):

@@ -273,8 +273,6 @@ _SKIPPED_BYTES = 1 << 20
 _ADDED = 0x61
 _FALLOC_FL_KEEP_SIZE = 1
 _FALLOC_FL_PUNCH_HOLE = 2
-#: greatest number of bytes of a literal in a binary proof
-_LITERAL_BYTES_MAX = 5
 
 
 class ProofStream:
@@ -287,10 +285,13 @@ class ProofStream:
         self._decode, self._end_of_step = (decode_binary, b"\0") if is_binary else (decode_text, b"\n")
         self._position = 0
 
-    def take(self) -> Clauses:
-        """Return the clauses of interest written since the last call."""
+    def take(self, literals_max: int | None = None) -> Clauses:
+        """Return the clauses of interest written since the last call; if there are many, the shortest ones.
+
+        `literals_max`: the number of literals that the caller wants in all; more may be returned.
+        """
         data = os.pread(self.fd, _READ_BYTES_MAX, self._position)
-        clauses, used = self._decode(data, self._length_max, self._variable_max)
+        clauses, used = self._decode(data, self._length_max, self._variable_max, literals_max)
         self._forget(self._position + used)
         return clauses
 
@@ -314,8 +315,13 @@ class ProofStream:
             ctypes.CDLL(None).fallocate(self.fd, mode, ctypes.c_long(0), ctypes.c_long(position))
 
 
-def decode_binary(data: bytes, length_max: int, variable_max: int) -> tuple[Clauses, int]:
+def decode_binary(
+    data: bytes, length_max: int, variable_max: int, literals_max: int | None = None
+) -> tuple[Clauses, int]:
     """Decode the added clauses of a binary proof; return them and the number of bytes of whole steps.
+
+    Solvers write many times as many clauses as can be shared. So if the shortest clauses with `literals_max`
+    literals in all are wanted, clauses of more bytes than those are not decoded.
 
     A step is a letter (a: added), the literals, and a 0. A literal is the number 2v, or 2v + 1 if v is
     negated, in groups of 7 bits, the lowest group first; all groups but the last have the highest bit set.
@@ -327,7 +333,12 @@ def decode_binary(data: bytes, length_max: int, variable_max: int) -> tuple[Clau
     used = int(ends[-1]) + 1
     starts = np.concatenate((np.zeros(1, ends.dtype), ends[:-1] + 1))
     sizes = ends - starts - 1
-    short = (octets[starts] == _ADDED) & (sizes > 0) & (sizes <= _LITERAL_BYTES_MAX * length_max)
+    literal_bytes_max = ((2 * variable_max + 1).bit_length() + 6) // 7
+    short = (octets[starts] == _ADDED) & (sizes > 0) & (sizes <= literal_bytes_max * length_max)
+    if literals_max is not None:
+        counts = np.bincount(sizes[short])
+        up_to_each_size = np.cumsum(counts * np.arange(counts.size))
+        short &= sizes <= np.searchsorted(up_to_each_size, literals_max * literal_bytes_max)
     starts, sizes = starts[short] + 1, sizes[short]
     if not sizes.size:
         return Clauses.none(), used
@@ -344,7 +355,9 @@ def decode_binary(data: bytes, length_max: int, variable_max: int) -> tuple[Clau
     return _of_interest(lengths, literals, length_max, variable_max), used
 
 
-def decode_text(data: bytes, length_max: int, variable_max: int) -> tuple[Clauses, int]:
+def decode_text(
+    data: bytes, length_max: int, variable_max: int, literals_max: int | None = None
+) -> tuple[Clauses, int]:
     """Decode a proof as text: one step per line, deletions begin with `d`, steps end with 0."""
     used = data.rfind(b"\n") + 1
     size_max = 12 * length_max + 2

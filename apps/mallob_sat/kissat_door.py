@@ -173,19 +173,19 @@ class KissatDoor:
         self._module.kissat_import_literal(self._kissat, n_vars)
 
     def at_restarts(self, action: Callable[[], None], interval_s: float) -> None:
-        """Call `action` at restarts of kissat, at most every `interval_s`. Only `action` may call `give`."""
-        next_s = time.monotonic() + interval_s
+        """Call `action` at restarts, at most every `interval_s` of CPU time; only there `give` is allowed."""
+        next_s = time.process_time() + interval_s
 
         def turn() -> None:
             nonlocal next_s
-            if time.monotonic() < next_s or self._failure is not None:
+            if time.process_time() < next_s or self._failure is not None:
                 return
             try:
                 action()
             except BaseException as error:  # the exception must not pass through kissat
                 self._failure = error
                 self._module.kissat_terminate(self._kissat)
-            next_s = time.monotonic() + interval_s
+            next_s = time.process_time() + interval_s
 
         _turns[self._kissat] = turn
         _switches[self._kissat] = 0

@@ -24,6 +24,7 @@ from mallob_sat.enumeration import Enumerating
 from mallob_sat.formula import Formula
 from mallob_sat.native import natives_are_installed, search_for
 from mallob_sat.portfolio import (
+    LONE_PORTFOLIO,
     NATIVE_PORTFOLIO,
     PLAIN_PORTFOLIO,
     RANDOM_PORTFOLIO,
@@ -105,7 +106,7 @@ class Deciding:
         if quick is not None:
             return quick
         # Only now, because small jobs should not wait until other solvers are loaded.
-        portfolio = self._portfolio_for(formula)
+        portfolio = self._portfolio_for(formula, context.is_alone and context.threads == 1)
         sharing = Sharing(context, portfolio.has_partners)
         result = race(
             context,
@@ -113,10 +114,11 @@ class Deciding:
                 formula, portfolio.strategy(number), lambda: context.volume * context.threads
             ),
             sharing.turn,
+            pause_s=sharing.pause_s,
         )
         return sharing.counted(result)
 
-    def _portfolio_for(self, formula: Formula) -> Portfolio:
+    def _portfolio_for(self, formula: Formula, is_alone: bool) -> Portfolio:
         """Return the portfolio that the job asks for, else the one that suits the formula best."""
         if not self.portfolio.is_default or formula.assumptions.size:  # kissat names no failed assumptions
             return self.portfolio
@@ -125,6 +127,8 @@ class Deciding:
         if is_random(formula):
             small = formula.n_clauses <= _PROVABLE_RANDOM_CLAUSES
             return self.portfolio.following(SMALL_RANDOM_PORTFOLIO if small else RANDOM_PORTFOLIO)
+        if is_alone:
+            return self.portfolio.following(LONE_PORTFOLIO)
         return self.portfolio.following(NATIVE_PORTFOLIO if natives_are_installed() else PLAIN_PORTFOLIO)
 
 

@@ -38,13 +38,15 @@ CLAUSE_LENGTH_MAX = 12
 _SMALL_LITERALS = 200_000
 _QUICK_CONFLICTS = 200
 _FIRST_CONFLICTS = 1000
-#: time between two exchanges with a solver that exchanges clauses at restarts
+#: CPU time between two exchanges with a solver that exchanges clauses at restarts
 _EXCHANGE_INTERVAL_S = 0.05
 #: CPU time for which a search with stable phases takes no clauses if two searches run (less if more run),
 #: because it then finds models earlier. After that, the best clauses so far help proofs, and the first kissat
 #: leaves stable phases to the second
 UNDISTURBED_S = 3.0
 _MISSED_LITERALS_MAX = 5_000
+#: number of literals of learned clauses that are read per epoch, a multiple of what is given
+_LEARNED_LITERALS_MAX = 6_000
 _SLICE_MIN_S = 0.4
 _SLICE_MAX_S = 4.0
 #: length of a slice, as a share of the time searched so far
@@ -188,7 +190,7 @@ class Search(FiguredSearch):
         if self._proof is None:
             return Clauses.none()
         self._focuses[0] = self._strategy.leaves_stable_phases and not self._is_undisturbed
-        return self._known.take_new(self._renaming.undo_clauses(self._proof.take()))
+        return self._known.take_new(self._renaming.undo_clauses(self._proof.take(_LEARNED_LITERALS_MAX)))
 
     def skip_learned(self) -> None:
         """Discard learned clauses, because no other search can use them."""

@@ -58,7 +58,8 @@ PERIOD_S = 0.5
 #: period per search, and the shortest period: a few short searches gain most from early clauses
 _PERIOD_PER_WORKER_S = 0.025
 _PERIOD_MIN_S = 0.1
-#: multiple of the period after which clauses are shared even if the solvers have hardly got any CPU time
+#: multiple of the period after which clauses are shared even if the solvers have hardly got any CPU time, and
+#: after which a worker reads its solvers' clauses even if no epoch has begun
 _LATE = 16
 #: greatest number of literals that one worker's thread may give per epoch
 LITERALS_PER_WORKER = 1500
@@ -69,6 +70,8 @@ _BEST_LITERALS_MAX = 20_000
 #: number of received batches after which only the best of their clauses are kept
 _BATCHES_MAX = 16
 _ASK_AGAIN_S = 2.0
+#: longest time between two calls of `turn`: at the root when an epoch is due, and at other workers
+_SHORT_PAUSE_S, _LONG_PAUSE_S = 0.05, 0.5
 
 #: greatest number of workers whose figures a result contains
 _FIGURES_MAX = 64
@@ -117,7 +120,7 @@ class Partner(Protocol):
 
 
 class Sharing:
-    """One worker's part in the sharing. The worker must call `turn` repeatedly."""
+    """One worker's part in the sharing. The worker must call `turn` repeatedly, see `pause_s`."""
 
     def __init__(
         self,
@@ -187,7 +190,7 @@ class Sharing:
         }
 
     def turn(self, messages: list[TreeMessage], searches: Collection[Partner]) -> None:
-        """Take in messages, give clauses to searches, collect learned clauses, and start epochs when due."""
+        """Take in messages, give clauses to searches, and start epochs when due."""
         self._searches = searches
         now = self._clock()
         finished, others = self._reduction.advance(messages)
@@ -205,21 +208,25 @@ class Sharing:
             self._ask_s = now + _ASK_AGAIN_S
             self._context.send_to_parent(_HEADER.pack(_MAGIC, _ASK, self._context.index))
         if self._is_due(now):
-            self._collect(searches)
-            is_root = self._context.index == 0
-            if is_root and self._has_partners() and self._reduction.unfinished is None:
+            if self._context.index == 0 and self._has_partners() and self._reduction.unfinished is None:
                 self._reduction.start()
+            else:
+                self._collect()
+
+    def pause_s(self) -> float:
+        """Return the longest time until the next call of `turn` if no message comes."""
+        if self._context.index > 0:
+            return _LONG_PAUSE_S
+        return min(max(_SHORT_PAUSE_S, self._next_s - self._clock()), _LONG_PAUSE_S)
 
     def _is_due(self, now: float) -> bool:
         """Tell whether the next period begins. Periods are CPU time: on busy cores solvers learn less."""
-        searched_s = max((search.cpu_s() for search in self._searches), default=0.0)
-        if now < self._next_s or (0 <= searched_s - self._searched_s < self._period_s and now < self._late_s):
+        if now < self._next_s:
             return False
-        self._searched_s = searched_s
-        searches = self._context.volume * self._context.threads
-        self._period_s = min(PERIOD_S, max(_PERIOD_MIN_S, _PERIOD_PER_WORKER_S * searches))
-        self._next_s, self._late_s = now + self._period_s, now + _LATE * self._period_s
-        return True
+        if now >= self._late_s or not self._has_partners():
+            return True
+        searched_s = max((search.cpu_s() for search in self._searches), default=0.0)
+        return self._context.index == 0 and not 0 <= searched_s - self._searched_s < self._period_s
 
     def _has_partners(self) -> bool:
         searches = self._context.volume * self._context.threads
@@ -227,7 +234,13 @@ class Sharing:
             self._asked = (searches, self._has_partners_among(searches))
         return self._asked[1]
 
-    def _collect(self, searches: Collection[Partner]) -> None:
+    def _collect(self) -> None:
+        """Read the clauses that the solvers have learned, and begin the next period."""
+        now, searches = self._clock(), self._searches
+        self._searched_s = max((search.cpu_s() for search in searches), default=0.0)
+        count = self._context.volume * self._context.threads
+        self._period_s = min(PERIOD_S, max(_PERIOD_MIN_S, _PERIOD_PER_WORKER_S * count))
+        self._next_s, self._late_s = now + self._period_s, now + _LATE * self._period_s
         if not self._has_partners():
             for search in searches:
                 search.skip_learned()
@@ -238,6 +251,7 @@ class Sharing:
         self._unshared, _ = learned.best(_UNSHARED_LITERALS_MAX)
 
     def _contribution(self, _epoch: int) -> bytes:
+        self._collect()
         ours, self._unshared = self._unshared.best(LITERALS_PER_WORKER * self._context.threads)
         ours = self._known.take_new(ours)
         self.given += len(ours)

@@ -146,7 +146,7 @@ class Solver:
             pysolvers.flushpr(self._tracer)
 
     def at_restarts(self, action: Callable[[], None], interval_s: float) -> None:
-        """Call `action` at restarts of `solve`, at most every `interval_s`.
+        """Call `action` at restarts of `solve`, at most every `interval_s` of CPU time.
 
         The action may flush the proof and `give` clauses. Raises ValueError unless `trades_at_restarts`.
         """

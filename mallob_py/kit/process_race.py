@@ -65,7 +65,7 @@ _MAX_RESTARTS = 2
 #: niceness of a process that leaves nearly all of its core to other processes; without effect between
 #: sessions if the kernel schedules by session (`sched_autogroup_enabled`)
 _LOWEST_PRIORITY = 19
-#: longest time between two calls of `turn`
+#: longest time between two calls of `turn`, by default
 _TURN_INTERVAL_S = 0.05
 _READ_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
@@ -83,6 +83,7 @@ def race(
     turn: Turn[A],
     judge: Callable[[Result], Result | None] = lambda result: result,
     niceness: int = _LOWEST_PRIORITY,
+    pause_s: Callable[[], float] = lambda: _TURN_INTERVAL_S,
 ) -> Result:
     """Run `context.threads` attempts at once.
 
@@ -92,6 +93,7 @@ def race(
         turn: called when messages came and now and then without; returns the attempts to give up.
         judge: turns an attempt's answer into the worker's result; None: another attempt begins instead.
         niceness: of all attempts but the first one of the job's root; 0 if one answer is not enough.
+        pause_s: returns the longest time until the next call of `turn`.
 
     Returns:
         The first result that `judge` returns.
@@ -100,7 +102,7 @@ def race(
         RuntimeError: an attempt raised an exception, or the processes of all attempts died.
         InputError: an attempt raised InputError.
     """
-    with _Race(context, prepare, turn, judge, niceness) as running:
+    with _Race(context, prepare, turn, judge, niceness, pause_s) as running:
         return running.first_answer()
 
 
@@ -124,9 +126,11 @@ class _Race(Generic[A]):
         turn: Turn[A],
         judge: Callable[[Result], Result | None],
         niceness: int,
+        pause_s: Callable[[], float],
     ) -> None:
         self._judge = judge
         self._niceness = niceness
+        self._pause_s = pause_s
         self._context = context
         self._prepare = prepare
         self._turn = turn
@@ -158,7 +162,7 @@ class _Race(Generic[A]):
             given_up = self._turn(self._context.poll(), attempts) or ()
             for child in [one for one in self._children.values() if one.attempt in given_up]:
                 self._follow(child)
-            for key, _ in self._selector.select(_TURN_INTERVAL_S):
+            for key, _ in self._selector.select(self._pause_s()):
                 if key.data is None or (answer := self._hear(key.data)) is None:
                     continue
                 if (result := self._judge(answer)) is not None:

@@ -244,6 +244,16 @@ def test_what_goes_wrong_at_a_restart_is_no_answer() -> None:
         solver.solve()
 
 
+def test_time_between_restarts_is_that_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kissat_door.time, "process_time", lambda: 0.0)
+    solver = Solver("kissat404")
+    solver.add_formula(formula_from_list(flat(generate.uniform(200, 880, 3).clauses)))
+    seen: list[int] = []
+    solver.at_restarts(lambda: seen.append(1), 1e-6)
+    assert solver.solve() is Verdict.UNSATISFIABLE
+    assert seen == []
+
+
 def restarts_if(wish: Callable[[int], bool] | None, **options: int) -> int:
     """How often kissat restarts if it is told at each restart whether to have no stable phases."""
     solver = Solver("kissat404")

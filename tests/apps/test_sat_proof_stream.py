@@ -65,6 +65,28 @@ def test_short_clauses_are_decoded_and_an_unfinished_step_is_left(seed: int) -> 
         assert clauses.lists() == expected
 
 
+@pytest.mark.parametrize("seed", seeds(100))
+def test_of_many_clauses_only_the_shortest_are_decoded(seed: int) -> None:
+    choose = random.Random(seed)
+    steps = random_steps(choose)
+    whole = b"".join(binary(*step) for step in steps)
+    variable_max, literals_max = choose.choice((100, 10**7)), choose.randint(0, 80)
+    all_ = of_interest(steps, 8, variable_max)
+    clauses, used = decode_binary(whole, 8, variable_max, literals_max)
+    found = clauses.lists()
+    assert used == len(whole)
+    assert all(clause in all_ for clause in found)
+    assert found == all_ or sum(map(len, found)) >= literals_max
+    largest = max((len(binary("a", clause)) for clause in found), default=0)
+    assert all(clause in found for clause in all_ if len(binary("a", clause)) <= largest)
+
+
+def test_what_is_not_wanted_is_not_decoded() -> None:
+    whole = b"".join(binary("a", list(range(first, first + 8))) for first in range(1, 50))
+    clauses, _ = decode_binary(whole + binary("a", [3, 4]), 8, 60, 2)
+    assert clauses.lists() == [[3, 4]]
+
+
 @pytest.mark.parametrize("seed", seeds(20))
 def test_a_stream_gives_each_clause_once_however_the_writing_is_cut(seed: int) -> None:
     choose = random.Random(seed)

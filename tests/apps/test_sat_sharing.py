@@ -204,6 +204,23 @@ def test_on_busy_cores_clauses_are_shared_as_often_for_the_solvers_and_at_last_b
     assert epochs[0] > 3 * epochs[1] > 6 * epochs[2] > 0
 
 
+def test_below_the_root_learned_clauses_are_read_in_epochs_and_at_last_by_the_clock() -> None:
+    tree = Tree(2)
+    tree.play(2)
+    tree.asleep = {0}
+    asked = tree.searches[1][0].asked
+    tree.play(2)
+    assert tree.searches[1][0].asked == asked
+    tree.play(16)
+    assert asked < tree.searches[1][0].asked < asked + 12
+
+
+def test_only_the_root_must_look_at_the_clock_often() -> None:
+    tree = Tree(2)
+    tree.play(2.1)
+    assert tree.sharing[0].pause_s() < PERIOD_S / 2 < tree.sharing[1].pause_s()
+
+
 def test_the_result_has_the_figures_of_all_workers() -> None:
     tree = Tree(3)
     for index in range(3):

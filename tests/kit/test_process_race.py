@@ -114,6 +114,29 @@ def test_an_unsatisfiable_formula_is_found_to_be_so(threads: int) -> None:
     assert np.asarray(result.solution).size == 0
 
 
+def test_a_long_pause_ends_with_an_answer() -> None:
+    turns = []
+
+    def decide(number: int) -> Result:
+        time.sleep(0.3)
+        return WINNER
+
+    result = race(
+        Racing(1), lambda number: Try(decide, number), lambda *_: turns.append(1), pause_s=lambda: 600.0
+    )
+    assert result.code == WINNER.code
+    assert len(turns) == 1
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_worker_alone_searches_one_of_several_symmetric_assignments(is_alone: bool) -> None:
+    context = Racing(1)
+    context.is_alone = is_alone
+    result = solve(literals_of(generate.pigeonhole(8)), context)
+    assert result.code == 20
+    assert ("symmetries" in result.fields["solver"]) == is_alone
+
+
 def test_an_answer_needs_no_process_if_the_formula_is_trivial() -> None:
     context = Racing(3, news=lambda: pytest.fail("there was a race"))
     assert solve([1, 0, 0], context).code == 20
