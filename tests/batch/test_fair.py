@@ -18,7 +18,9 @@ from mallob_py.batch.job import Job, Kind, Truth, Workload
 from mallob_py.batch.policies.backfilling import Backfilling, Easy, Fcfs
 from mallob_py.batch.policies.fair import Fair, bounded_volumes
 from mallob_py.batch.policy import Action, Resize, Start, View
+from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import EventOrder, simulate
+from mallob_py.batch.speedup import Amdahl, Power
 from mallob_py.batch.workload.changes import make_malleable
 
 OVERTAKE = {"easy": Easy, "any": Backfilling, "none": Fcfs}
@@ -223,6 +225,31 @@ def test_whatever_is_set_all_jobs_end_and_share_no_node(
     check(schedule)
     for piece in schedule.all_pieces():
         assert workload.jobs[piece.job].low <= len(piece.nodes) <= workload.jobs[piece.job].high
+
+
+def a_job_that_overtakes_only_while_another_one_is_large() -> Workload:
+    """The third job shrinks for the one that overtakes, ends later by that, and so moves the shadow time."""
+    jobs = [
+        Job(0, 0.0, 6, 28.0),
+        Job(1, 0.0, 6, 20.0, Kind.MALLEABLE, 2, 8, Power(0.3)),
+        Job(2, 0.0, 5, 4.0, Kind.MALLEABLE, 1, 6),
+        Job(3, 0.0, 7, 14.0),
+        Job(4, 0.0, 4, 6.0),
+        Job(5, 0.0, 1, 2.0, Kind.MALLEABLE, 1, 7),
+        Job(6, 0.0, 3, 38.0, Kind.MALLEABLE, 1, 6),
+    ]
+    third = Truth(2.0, Amdahl(0.2), iterations=3)
+    return Workload(
+        [msgspec.structs.replace(job, number=job.id + 1) for job in jobs],
+        [third if job.id == 2 else Truth(15.0 if job.id == 1 else job.estimate_s) for job in jobs],
+        8,
+    )
+
+
+@pytest.mark.parametrize("order", EventOrder)
+@pytest.mark.parametrize("policy", ["fair", "curve:gain=speed"])
+def test_the_job_for_which_another_one_has_shrunk_starts(policy: str, order: EventOrder) -> None:
+    check(simulate(a_job_that_overtakes_only_while_another_one_is_large(), policy_of(policy), order=order))
 
 
 def test_a_job_that_comes_has_its_share_at_once_and_gives_it_back() -> None:

@@ -8,8 +8,7 @@ further node goes to the job with the largest gain times weight (`by` and `prior
     gain=speed   gain in speed divided by the job's speed on one node: the machine does most work
 
 Speeds are concave curves: each job's own from its source (`curve=given`), or one for all jobs, such as
-`curve=power:0.2`. The floors depend on which jobs can be resized at the time, so two plans for the same time
-may differ; therefore a job is resized at most once a second.
+`curve=power:0.2`.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from mallob_py.batch.workload.changes import speed_model_of
 
 _GAINS = ("time", "speed")
 _GIVEN = "given"
-#: the shortest time [s] between two resizes of a job; see the module's docstring
-_MOMENT_S = 1.0
 
 
 class Curve(Fair):
@@ -44,7 +41,7 @@ class Curve(Fair):
         cooldown_s: float = 0.0,
         costs: bool = True,
     ) -> None:
-        super().__init__(by, priorities, order, overtake, max(cooldown_s, _MOMENT_S), costs)
+        super().__init__(by, priorities, order, overtake, cooldown_s, costs)
         check_choice("gain", gain, _GAINS)
         if not 0.0 <= floor <= 1.0:
             raise ValueError(f"floor is {floor:g}, not within 0 and 1")

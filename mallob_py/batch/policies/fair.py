@@ -71,9 +71,11 @@ class Fair:
         self._head = -1
         #: the number of nodes that the last decision left for other jobs
         self._room = 0
+        #: ids of the waiting jobs that the last decision was to start; running jobs may have shrunk for them
+        self._admitted = frozenset[int]()
 
     def begin(self, nodes: int) -> None:
-        self._head, self._room = -1, 0
+        self._head, self._room, self._admitted = -1, 0, frozenset()
 
     def decide(self, view: View) -> Iterator[Action]:
         """Yield actions one by one; each is chosen after the previous ones have freed their nodes."""
@@ -81,6 +83,7 @@ class Fair:
         # The nodes that jobs with earlier orders are still to free.
         coming = sum(max(0, one.size - one.target) for one in view.running.values() if one.target is not None)
         starting = self._starting(view, able, coming)
+        self._admitted = frozenset(job.id for job in starting)
         if starting or view.ended:
             if able or any(job.is_malleable for job in starting):
                 # Resizes change expected ends, and so which jobs may overtake the head.
@@ -147,7 +150,8 @@ class Fair:
             if self._overtake == "easy":
                 shadow_s, extra = shadow or self._shadow(view, able, room, head, starting)
                 if view.now_s + job.estimate_on(job.low) > shadow_s:
-                    if job.low > extra:
+                    # The jobs that shrank for an admitted job end later, so the shadow time has changed.
+                    if job.low > extra and job.id not in self._admitted:
                         continue
                     extra -= job.low
                 shadow = shadow_s, extra
