@@ -36,8 +36,9 @@ def rank(make: Make) -> Rank:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that a busy machine keeps from its task is waited for."""
+    """Wait for a process that a busy machine keeps from its task; leave one that stopped itself stopped."""
     monkeypatch.setattr("mallob_py.runtime.workers.pool.TAKE_UP_S", DEADLINE_S)
+    monkeypatch.setattr("mallob_py.runtime.workers.pool._STOPPED_S", DEADLINE_S)
 
 
 @pytest.fixture
