@@ -90,7 +90,7 @@ class _Agreement:
         self._solvers: dict[Search | NativeSearch, Strategy] = {}
 
     def reach(self) -> Result:
-        return race(self._context, self._attempt, self._turn, self._add, niceness=0)
+        return race(self._context, self._attempt, self._turn, self._add)
 
     def _attempt(self, number: int) -> Search | NativeSearch:
         """Make an attempt by a solver without an answer; if all have answered, by the strategy `number`."""

@@ -9,10 +9,6 @@ Worker i with T threads starts the attempts with numbers i*T to i*T+T-1. If an a
 crash, lack of memory; the job's memory limit holds for each process), it is replaced, at most twice, by an
 attempt with a number that no present worker uses.
 
-The first attempt of a job's root has the usual priority, all other attempts a lower one. So if a host has
-more processes than cores, as with more ranks than cores, a core searches in another job rather than a second
-time in the same one.
-
 Children stay in the worker's process group, by which the runtime suspends, continues and kills them.
 
 Guarantees: no child is left when `race` returns or raises, and none outlives the worker process; an exception
@@ -62,9 +58,6 @@ A = TypeVar("A", bound=Attempt)
 Turn = Callable[[list[TreeMessage], Collection[A]], Collection[A] | None]
 
 _MAX_RESTARTS = 2
-#: niceness of a process that leaves nearly all of its core to other processes; without effect between
-#: sessions if the kernel schedules by session (`sched_autogroup_enabled`)
-_LOWEST_PRIORITY = 19
 #: longest time between two calls of `turn`, by default
 _TURN_INTERVAL_S = 0.05
 _READ_BYTES = 1 << 16
@@ -82,7 +75,6 @@ def race(
     prepare: Callable[[int], A],
     turn: Turn[A],
     judge: Callable[[Result], Result | None] = lambda result: result,
-    niceness: int = _LOWEST_PRIORITY,
     pause_s: Callable[[], float] = lambda: _TURN_INTERVAL_S,
 ) -> Result:
     """Run `context.threads` attempts at once.
@@ -92,7 +84,6 @@ def race(
         prepare: makes the attempt with the given number.
         turn: called when messages came and now and then without; returns the attempts to give up.
         judge: turns an attempt's answer into the worker's result; None: another attempt begins instead.
-        niceness: of all attempts but the first one of the job's root; 0 if one answer is not enough.
         pause_s: returns the longest time until the next call of `turn`.
 
     Returns:
@@ -102,7 +93,7 @@ def race(
         RuntimeError: an attempt raised an exception, or the processes of all attempts died.
         InputError: an attempt raised InputError.
     """
-    with _Race(context, prepare, turn, judge, niceness, pause_s) as running:
+    with _Race(context, prepare, turn, judge, pause_s) as running:
         return running.first_answer()
 
 
@@ -125,11 +116,9 @@ class _Race(Generic[A]):
         prepare: Callable[[int], A],
         turn: Turn[A],
         judge: Callable[[Result], Result | None],
-        niceness: int,
         pause_s: Callable[[], float],
     ) -> None:
         self._judge = judge
-        self._niceness = niceness
         self._pause_s = pause_s
         self._context = context
         self._prepare = prepare
@@ -184,8 +173,7 @@ class _Race(Generic[A]):
             os.close(theirs)
             return
         if pid == 0:
-            is_first = self._context.index == 0 and place == 0
-            run_and_exit(theirs, worker_pid, attempt, 0 if is_first else self._niceness)
+            run_and_exit(theirs, worker_pid, attempt)
         os.close(theirs)
         child = _Child(attempt, pid, ours, place, number)
         self._children[pid] = child
@@ -230,11 +218,10 @@ class _Race(Generic[A]):
         return _reason(status)
 
 
-def run_and_exit(fd: int, worker_pid: int, attempt: Attempt, niceness: int) -> NoReturn:
+def run_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
     """Run the attempt in the child; never return into the worker's code."""
     try:
         _die_with(worker_pid)
-        os.nice(niceness)
         # Only the worker may hold the socket to the rank, which must close when the worker ends.
         _close_all_but(fd, *attempt.fds)
         _write(fd, _message_of(attempt))

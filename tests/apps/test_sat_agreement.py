@@ -130,17 +130,5 @@ def test_what_is_not_possible_is_refused_at_once(configuration: dict[str, object
         SatApplication().check(configuration)
 
 
-def test_no_solver_waits_for_cores_that_another_solver_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def race(*_: object, niceness: int) -> Result:
-        asked.append(niceness)
-        return Result(20)
-
-    monkeypatch.setattr(agreement, "race", race)
-    solve(PIGEONS, agreement=2)
-    assert asked == [0]
-
-
 def test_one_is_the_default() -> None:
     assert not isinstance(mode_of({"agreement": 1}), Agreeing)

@@ -180,28 +180,6 @@ def test_workers_try_numbers_of_their_own(index: int, numbers: set[int], tmp_pat
         raced(Racing(3, index, stop_when_all_are_there), attempt)
 
 
-@pytest.mark.parametrize(("index", "number", "is_lower"), [(0, 0, False), (0, 1, True), (1, 2, True)])
-def test_all_attempts_but_a_job_s_first_leave_the_cores_to_other_jobs(
-    index: int, number: int, is_lower: bool
-) -> None:
-    result = raced(Racing(2, index), lambda one: Result(10, [os.nice(0)]) if one == number else hang())
-    assert (np.asarray(result.solution).tolist() > [os.nice(0)]) is is_lower
-
-
-def test_attempts_have_one_priority_if_all_are_needed() -> None:
-    def niceness(number: int) -> Result:
-        return Result(10, [os.nice(0)]) if number else hang()
-
-    context = Racing(2)
-    result = race(context, lambda number: Try(niceness, number), lambda *_: None, niceness=0)
-    assert np.asarray(result.solution).tolist() == [os.nice(0)]
-
-
-def test_an_attempt_that_follows_the_first_one_has_its_priority() -> None:
-    result = raced(Racing(1), lambda number: die() if number == 0 else Result(10, [os.nice(0)]))
-    assert np.asarray(result.solution).tolist() == [os.nice(0)]
-
-
 # --- solvers that fail --------------------------------------------------------------------------
 
 
@@ -304,7 +282,7 @@ def test_an_attempt_that_ends_just_after_its_worker_says_nothing(capfd: pytest.C
     os.close(read_end)
     if (pid := os.fork()) == 0:
         sys.stderr = os.fdopen(2, "w", 1)
-        process_race.run_and_exit(write_end, worker, Try(lambda number: WINNER, 0), 0)
+        process_race.run_and_exit(write_end, worker, Try(lambda number: WINNER, 0))
     os.close(write_end)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     assert capfd.readouterr().err == ""
