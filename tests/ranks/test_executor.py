@@ -338,7 +338,7 @@ def test_a_folder_without_a_service_is_told(tmp_path: Path) -> None:
         Executor(tmp_path)
     with pytest.raises(ServiceError, match="a service is named by its folder"):
         Executor("tcp://localhost:8786")
-    with pytest.raises(TypeError, match=r"with ranks of its own: Executor\(ranks=4\)"):
+    with pytest.raises(TypeError, match=r"to start ranks, use Executor\(ranks=4\)"):
         Executor(4)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="ranks must be a number above 0"):
         Executor(ranks=0)

@@ -109,7 +109,7 @@ EXAMPLES: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:several solvers of unlike kinds")
+@pytest.mark.filterwarnings("ignore:phases are ignored")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_algorithm_of_pysats_finds_the_same_with_our_solver(
     service: Running, name: str, monkeypatch: pytest.MonkeyPatch
