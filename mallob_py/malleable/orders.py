@@ -81,7 +81,7 @@ def _shrink(
 ) -> None:
     places = tuple(processes.places)
     if count > len(places):
-        raise OrderError(f"{count} places are to be released, there are {len(places)}")
+        raise OrderError(f"{count} places must be released, but there are only {len(places)}")
     chosen = tuple(handler.pre_shrink(count))
     if len(chosen) != count or len(set(chosen)) != count or not set(chosen) <= set(places):
         raise OrderError(f"pre_shrink({count}) has chosen {list(chosen)} of the places {list(places)}")

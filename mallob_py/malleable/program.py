@@ -61,7 +61,7 @@ def ask_for_processes(count: int) -> None:
     if _program is None or _program.takes_no_orders.is_set():
         raise RuntimeError("there is no scheduler to ask; see define_malleable_handler")
     if count < 1:
-        raise ValueError(f"{count} processes are asked for, not 1 or more")
+        raise ValueError(f"{count} processes are asked for; ask for 1 or more")
     _program.ask_for(count)
 
 

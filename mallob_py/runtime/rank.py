@@ -247,7 +247,7 @@ class Rank:
         """
         gc.freeze()  # present objects stay, so collections need not examine them
         self._act()
-        # Beat before other ranks rely on this one: from the first beat on, a crash is worth a restart.
+        # Beat before other ranks rely on this one: only after the first beat, a crash leads to a restart.
         self._look_around(self.now())
         if self._desk is not None:
             self._desk.turn(self.now())  # even if the time limit has passed
@@ -431,7 +431,7 @@ class Rank:
         if members[0] >= self.node.founders.ranks:
             # The command that started the system has noticed the loss, and may start the system again.
             if self.rank == members[0]:
-                tell("no rank is left that was there from the start; those that have joined end, too")
+                tell("all ranks of the start are lost; the ranks that joined later end, too")
             self.stop()
         else:
             self.on_change()
@@ -475,7 +475,7 @@ class Rank:
         self._transport.leave(self.node.leavers)
 
     def close(self) -> bool:
-        """End this rank's processes and files with all ranks; return False if they could not be met."""
+        """End this rank's processes and files; return whether all other ranks were met before."""
         if self._desk is not None:
             self._desk.close()
         # First, other ranks save the work of processes that were forked here.

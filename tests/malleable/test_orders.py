@@ -74,7 +74,7 @@ def test_a_choice_of_other_places_than_there_are_ends_no_process(chosen: list[Pl
 
 def test_more_places_than_there_are_cannot_be_released() -> None:
     told = Recorder(["a"])
-    with pytest.raises(OrderError, match="2 places are to be released, there are 1"):
+    with pytest.raises(OrderError, match="2 places must be released, but there are only 1"):
         carry_out(Shrink(2), told, told, told.release)
     assert not told.story
 

@@ -64,7 +64,7 @@ from mallob_py.runtime.workers.tasks import (
 
 #: longest time for a kept process to begin its new task; after that, it is replaced
 TAKE_UP_S = 1.0
-#: worker number in the run of a process that begins before its worker is started; longest time for that
+#: worker number of a run that a kept process begins before the worker is started; longest time for such a run
 AHEAD, _AHEAD_S = -1, 0.05
 #: greatest number of awaited processes that this rank remembers to give on; there are never more than a few
 _ONWARD_MAX = 64

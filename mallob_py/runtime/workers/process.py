@@ -345,7 +345,7 @@ class _Context(WorkerContext):
 
     def checkpoint(self, data: bytes) -> None:
         if len(data) > CHECKPOINT_BYTES_MAX:
-            raise ValueError(f"a checkpoint has {CHECKPOINT_BYTES_MAX} bytes at most, not {len(data)}")
+            raise ValueError(f"a checkpoint of {len(data)} bytes is above {CHECKPOINT_BYTES_MAX} bytes")
         if self.index == 0:
             self._link.send(wire.Checkpoint(bytes(data)))
 

@@ -200,7 +200,7 @@ class Carrier:
         return met
 
     def leave(self, leavers: Iterable[int], timeout_s: float = 1.0) -> None:
-        """Leave when all staying ranks have received all messages; `leavers`: the ranks that leave now.
+        """Leave when this rank's messages have reached all ranks except `leavers`, which leave, too.
 
         The last rank of a host removes the host's folder.
         """

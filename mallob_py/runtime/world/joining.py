@@ -76,7 +76,7 @@ def join(invitation: Invitation, pes: int | None, patience_s: float) -> tuple[Ca
 
 
 def _folder_of(invitation: Invitation) -> tuple[PrivateFolder, int]:
-    """Return the folder of this host, and the host's number. Raises OSError."""
+    """Return the session's folder on this host, and the host's number. Raises OSError."""
     host = invitation.host
     assert host.place is not None
     with contextlib.suppress(OSError):  # the inviting rank is on another host

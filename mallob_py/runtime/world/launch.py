@@ -251,7 +251,7 @@ def _own_folder() -> Iterator[Path]:
 
 
 def _die_with_parent(death_signal: signal.Signals) -> Callable[[], None]:
-    """Return a function for a forked child: the kernel signals the child when this process ends."""
+    """Return a function for a forked child to call, so that it is signalled when this process ends."""
     parent = os.getpid()
     return lambda: die_with(parent, death_signal)
 

@@ -288,7 +288,7 @@ class Links:
         self.patience_s = math.inf
         self._buffer = bytearray(0)
         self.place: Place | None = None
-        #: whether any rank is, or may be, connected
+        #: whether any rank is connected or may connect
         self.is_used = False
 
     def fileno(self) -> int:
@@ -592,7 +592,7 @@ class Links:
                     self._resume(link, *resumed)
                 else:
                     resumed.connection.close()
-                    self._end(link, "has lost what was said to it")
+                    self._end(link, "has lost messages from this rank")
             elif attempts.is_refused(now):
                 self._end(link, link.how_broken)
             elif not link.is_given_up and now > attempts.since_s + self.patience_s:

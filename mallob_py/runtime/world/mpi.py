@@ -345,7 +345,7 @@ def leave(rank: int, exit_code: int, closed: bool, speaker: int = 0) -> NoReturn
 
 
 def abort_world(exit_code: int) -> NoReturn:
-    """End all ranks at once, because this rank has had an error that ends it."""
+    """End all ranks at once, because this rank ends by an error and must not be lost alone."""
     from mpi4py import MPI
 
     with contextlib.suppress(OSError, ValueError):
