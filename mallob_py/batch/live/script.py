@@ -157,7 +157,7 @@ def parse_script(
     if kind is Kind.RIGID:
         for header in ("MIN_NODES", "MAX_NODES"):
             if header in found:
-                raise ScriptError(f"line {found[header].line}: a rigid job has #NODES and no #{header}")
+                raise found[header].error("is not for a rigid job, which has #NODES")
         low = high = nodes = _number(found, "NODES", default=1)
     else:
         low, high = _number(found, "MIN_NODES"), _number(found, "MAX_NODES")
@@ -364,7 +364,7 @@ def _path(found: dict[str, _Said], header: str) -> str:
         raise said.error("names no file")
     known = "jxuAaN%"
     if header != "JOB_FOLDER" and (unknown := {code for _, code in _FILLED.findall(path)} - {*known}):
-        raise ScriptError(f"line {said.line}: %{min(unknown)} in {said.word} means nothing here: {_KNOWN}")
+        raise said.error(f"contains %{min(unknown)}, which means nothing here: {_KNOWN}")
     return path
 
 

@@ -177,16 +177,29 @@ def _dependency(status: ServiceStatus, job: JobStatus, identity: str) -> str:
     return f"{identity} (nobody has handed it in here yet)"
 
 
+def _at_work_beside(status: ServiceStatus, job: JobStatus) -> int:
+    """Return how many listed jobs of the job's user are at work at the job's client."""
+    return sum(
+        other.user == job.user and other.client == job.client and other.state in _STATES_AT_WORK
+        for other in status.jobs
+    )
+
+
 def _why_queued(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     user = status.users.get(job.user)
-    if user is not None and user.at_work_max is not None and user.at_work >= user.at_work_max:
-        share = "" if user.pes_max is None else f" (on at most {_count(user.pes_max, 'PE')})"
-        yield (
-            f"Its user {job.user} may have {_count(user.at_work_max, 'job')} at work at a time{share} "
-            f"and has {user.at_work}. Of the {_count(user.jobs, 'live job')} of {job.user}, the waiting one "
-            "of highest priority begins next."
-        )
-        return
+    if user is not None and user.at_work_max is not None:
+        # Each client may use an equal part of the limit (`UserBook.limit_of`).
+        here_max = max(1, user.at_work_max // status.clients)
+        here = user.at_work if status.clients == 1 else _at_work_beside(status, job)
+        if here >= here_max:
+            of_all = "" if status.clients == 1 else f" at its client, of {user.at_work_max} at all clients,"
+            share = "" if user.pes_max is None else f" (on at most {_count(user.pes_max, 'PE')})"
+            yield (
+                f"Its user {job.user} may have {_count(here_max, 'job')} at work at a time{of_all}{share} "
+                f"and has {here}. Of the {_count(user.jobs, 'live job')} of {job.user}, the waiting one "
+                "of highest priority begins next."
+            )
+            return
     at_work = sum(status.states.get(state, 0) for state in _STATES_AT_WORK)
     if job.lasting_before:
         yield (

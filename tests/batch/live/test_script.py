@@ -52,7 +52,7 @@ def test_comments_are_nobodys_business() -> None:
         (f"{HEAD}#JOB_CLASS soft\n", "line 2: #JOB_CLASS is 'soft', not one of rigid, moldable, malleable"),
         (
             f"{HEAD}#NODES 1\n#MAX_NODES 2\n#REQUIRED_TIME 1\n",
-            "line 3: a rigid job has #NODES and no #MAX_NODES",
+            "line 3: #MAX_NODES is not for a rigid job, which has #NODES",
         ),
         (
             f"{HEAD}#JOB_CLASS malleable\n#MIN_NODES 3\n#MAX_NODES 2\n#REQUIRED_TIME 1\n",
@@ -66,8 +66,14 @@ def test_comments_are_nobodys_business() -> None:
             f"{HEAD}#JOB_NAME a\a\n#NODES 1\n#REQUIRED_TIME 1\n",
             "line 2: #JOB_NAME is 'a\\x07', not 1 to 200 characters that can be printed",
         ),
-        (f"{HEAD}#REQUIRED_TIME 1\n#JOB_OUTPUT a%Z\n", "line 3: %Z in #JOB_OUTPUT means nothing here: %j is"),
-        (f"{HEAD}#REQUIRED_TIME 1\n#JOB_ERRORS a%\n", "line 3: % in #JOB_ERRORS means nothing here: %j is"),
+        (
+            f"{HEAD}#REQUIRED_TIME 1\n#JOB_OUTPUT a%Z\n",
+            "line 3: #JOB_OUTPUT contains %Z, which means nothing here: %j is",
+        ),
+        (
+            f"{HEAD}#REQUIRED_TIME 1\n#JOB_ERRORS a%\n",
+            "line 3: #JOB_ERRORS contains %, which means nothing here: %j is",
+        ),
         (f"{HEAD}#REQUIRED_TIME 1\n#JOB_OUTPUT\n", "line 3: #JOB_OUTPUT names no file"),
     ],
 )
@@ -143,7 +149,7 @@ def test_times_are_those_of_slurm(text: str, seconds: int) -> None:
         ("#SBATCH --array=1-4:0", "line 2: --array is 1-4:0, not tasks such as 1-10"),
         ("#SBATCH --nodes=4-2 -t 1", "line 2: --nodes goes from 4 to 2"),
         ("#SBATCH --nodes=2-x -t 1", "line 2: --nodes=2-x is not a number from 1"),
-        ("#SBATCH -t 1 -o out_%Z", "line 2: %Z in --output means nothing here"),
+        ("#SBATCH -t 1 -o out_%Z", "line 2: --output contains %Z, which means nothing here"),
         ("#SBATCH -n 1 -t soon", "line 2: --time=soon is no time such as 30"),
         ("#SBATCH -n 1 -t", "line 2: argument -t/--time: expected one argument"),
         ("#SBATCH -n '1", "line 2: No closing quotation"),
@@ -166,6 +172,18 @@ def test_options_of_the_command_line_come_before_headers() -> None:
         parse_script(text, "x", {"PATH": "1"})
     with pytest.raises(ScriptError, match=r"^#NODES is '0'"):
         parse_script(text, "x", {"NODES": "0"})
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"MIN_NODES": "2"}, "#MIN_NODES is not for a rigid job, which has #NODES"),
+        ({"JOB_OUTPUT": "out_%Z"}, "#JOB_OUTPUT contains %Z, which means nothing here"),
+    ],
+)
+def test_an_error_in_an_option_names_no_line(given: dict[str, str], error: str) -> None:
+    with pytest.raises(ScriptError, match=f"^{error}"):
+        parse_script(f"{HEAD}#JOB_CLASS rigid\n#REQUIRED_TIME 1\n", "x", given)
 
 
 @pytest.mark.parametrize(

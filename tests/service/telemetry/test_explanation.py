@@ -112,6 +112,15 @@ def test_a_job_is_queued_for_its_users_limit() -> None:
     )
 
 
+def test_a_job_is_queued_for_its_clients_part_of_its_users_limit() -> None:
+    users = {"u": UserStatus(9, 6, at_work=6, at_work_max=20)}
+    others = [other(number, volume=1) for number in range(2, 8)]
+    text = told(job("queued"), *others, users=users, clients=3)
+    assert "may have 6 jobs at work at a time at its client, of 20 at all clients, and has 6." in text
+    elsewhere = [other(number, volume=1, client=1) for number in range(2, 8)]
+    assert "may have" not in told(job("queued"), *elsewhere, users=users, clients=3)
+
+
 def test_a_job_is_queued_where_more_are_at_work_than_could_have_a_pe() -> None:
     mine = job("queued", standing=1.0)
     others = [other(number, "queued", standing=number / 10) for number in range(5, 13)]
