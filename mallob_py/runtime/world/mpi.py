@@ -294,9 +294,12 @@ def refuse_singletons(size: int, env: Mapping[str, str], library_version: str) -
 
 
 def binding_warning() -> str | None:
-    """Return a warning if this rank, and so its workers, may use only one of several cores."""
-    usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    if usable > 1 or present == 1:
+    """Return a warning if a launcher lets this rank, and so its workers, use only one of several cores.
+
+    No warning if the launcher itself may use no other core: this was the user's choice, as with `taskset`.
+    """
+    usable, present = os.sched_getaffinity(0), os.cpu_count() or 1
+    if len(usable) > 1 or present == 1 or os.sched_getaffinity(os.getppid()) == usable:
         return None
     return (
         f"this rank and all its workers are bound to 1 of {present} cores; if it should own more, "

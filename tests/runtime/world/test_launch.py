@@ -212,9 +212,15 @@ def test_a_sound_world_is_not_refused() -> None:
 
 def test_binding_to_one_of_several_cores_is_pointed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 4} if pid else {3})
     assert "bound to 1 of 8 cores" in (world.binding_warning() or "")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3, 4})
+    assert world.binding_warning() is None
+
+
+def test_a_launcher_that_is_bound_itself_causes_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3})
     assert world.binding_warning() is None
 
 
