@@ -351,7 +351,7 @@ class Executor(concurrent.futures.Executor):
             priority: the priority of the map's own job; None: the executor's priority.
             max_demand: the greatest number of workers of the map's own job; None: the executor's.
             time_limit: seconds that the map's job may have a PE; open calls then end with TimeLimit.
-            cpu_limit: CPU seconds of all workers of the map's job; open calls then end with TimeLimit.
+            cpu_limit: seconds of all PEs of the map's job, added up; open calls then end with TimeLimit.
             name: the name of the map's own job.
             progress: whether the iteration shows a bar of done calls, drawn by tqdm.
 
