@@ -255,8 +255,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="only rules that match this regular expression")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutations at a time")
-    parser.add_argument("--fuzz-seconds", type=float, default=15.0, help="for mutations that no test notices")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of mutations at a time")
+    parser.add_argument(
+        "--fuzz-seconds",
+        type=float,
+        default=15.0,
+        help="how long to search with random seeds for each mutation that no test notices (default 15)",
+    )
     options = parser.parse_args()
     mutations = [mutation for mutation in MUTATIONS if re.search(options.only, mutation.rule)]
     if not mutations:

@@ -153,7 +153,11 @@ def _child(state: Words, number: Word) -> Words:
 
 @compiled("void(u4[:,::1], u4[:,::1])")
 def hash_lanes(parents: NDArray[np.uint32], children: NDArray[np.uint32]) -> None:
-    """Hash `LANES` children. `parents` has 6 rows: state, child's number; `children` gets 5 rows: state."""
+    """Hash `LANES` children, one per column.
+
+    `parents` has 6 rows: 5 with the parents' states, and 1 with the children's numbers. The children's states
+    are written into the 5 rows of `children`.
+    """
     for j in range(LANES):
         state = (parents[0, j], parents[1, j], parents[2, j], parents[3, j], parents[4, j])
         s = _child(state, parents[5, j])
@@ -165,7 +169,7 @@ def hash_lanes(parents: NDArray[np.uint32], children: NDArray[np.uint32]) -> Non
 
 
 def hash_arrays(parents: Sequence[NDArray[np.uint32]]) -> tuple[NDArray[np.uint32], ...]:
-    """Hash any number of children by NumPy: 6 arrays in, as the rows of `hash_lanes`, 5 arrays out."""
+    """Hash any number of children by NumPy; take the 6 rows and return the 5 rows that `hash_lanes` has."""
     a, b, c, d, e, number = parents
     with np.errstate(over="ignore"):
         return _child((a, b, c, d, e), number)

@@ -167,7 +167,7 @@ def _write(core: Formula, numbers: Positions, path: ResultPath, payload: Payload
     starts, ends = core.bounds()
     lines = [
         f"c clauses of the formula: {' '.join(map(str, numbers.tolist()))}",
-        f"c unit clauses after them, which were assumptions: {core.assumptions.size}",
+        f"c number of unit clauses at the end, which were assumptions: {core.assumptions.size}",
         f"p cnf {core.n_vars} {core.n_clauses + core.assumptions.size}",
     ]
     literals = core.literals.tolist()

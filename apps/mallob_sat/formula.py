@@ -112,7 +112,8 @@ class Formula:
 
         In a model, variable v's literal is at position v - 1.
         """
-        signed = np.concatenate((np.ones(1, dtype=np.int32), model))  # so that the zeros count as false
+        # The 0 that ends a clause looks up position 0. It differs from the 1 there, so it counts as false.
+        signed = np.concatenate((np.ones(1, dtype=np.int32), model))
         checked = 0
         for block in self.blocks():
             ends = np.flatnonzero(block == 0)

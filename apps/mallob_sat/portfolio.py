@@ -68,8 +68,9 @@ class Trade(Enum):
     """Whether a solver gives learned clauses, and takes foreign clauses."""
 
     NOTHING = 0
-    #: The solver gives. PySAT's solvers are then never stopped and take nothing; native solvers take later;
-    #: kissat takes nothing, and so finds models as early as alone
+    #: The solver gives clauses to the other workers. A native solver takes clauses, too, but only later
+    #: (`native.LEFT_ALONE_S`). A solver of PySAT takes none, so its search is never stopped. Kissat takes
+    #: none, so it finds models as early as a kissat that searches alone.
     GIVES = 1
     BOTH_WAYS = 2
 
@@ -100,8 +101,8 @@ class Strategy:
         return self.solver + (f"({','.join(details)})" if details else "")
 
 
-#: solver -> its trade: it can give if its proof can be read, and take if stops cost little (they cost maplecm
-#: up to 60 %)
+#: solver -> its trade: a solver can give clauses if its proof can be read, and take clauses if stopping the
+#: search costs little (it costs maplecm up to 60 %)
 TRADES = {
     "cadical195": Trade.BOTH_WAYS,
     "cadical153": Trade.BOTH_WAYS,

@@ -40,7 +40,8 @@ _TURN_S = 0.25
 #: time after which further workers are requested: most scripts take less, and several engines would slow each
 #: other down
 _ALONE_S = 0.1
-#: greatest size of an answer that waits for other engines, because workers send it to each other [bytes]
+#: greatest size [bytes] of an answer that workers send to each other, until enough engines agree, or to the
+#: client
 _SHARED_BYTES_MAX = 1 << 20
 #: greatest number of stopped processes of a worker, because they occupy memory
 _PROCESSES_MAX = 3

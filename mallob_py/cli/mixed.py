@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 PES, SECONDS, ROUNDS = 2, 40.0, 5
 WAYS = ("pool", "queue", "alone")
 USERS = ("ada", "bob", "cyd", "dan")
-#: time limit of an optimisation job, and of any other job [s with a PE]
+#: time limit of an optimisation job, and of any other job, in seconds during which the job has a PE
 OPTIMISE_S, LIMIT_S = 8.0, 60.0
 _LOOK_S = 0.25
 _REVISIONS = 6

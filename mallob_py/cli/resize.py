@@ -50,7 +50,7 @@ def _carry_out(command: str, options: ResizeOptions | DrainOptions, order: order
             answer = _awaited(path, options)
         except KeyboardInterrupt:
             orders.take_back(path)
-            say(f"mallob-py {command}: the order is taken back, unless it was under way")
+            say(f"mallob-py {command}: the order is withdrawn, unless its execution had begun")
             return INTERRUPTED
     except ServiceError as error:
         raise CommandError(str(error)) from None

@@ -1,1 +1,1 @@
-"""Experiments on the protocol in virtual time: the code of real ranks, at any scale."""
+"""Experiments on the protocol in virtual time. They run the code of real ranks, with any number of PEs."""

@@ -60,7 +60,8 @@ class _Kept(msgspec.Struct, frozen=True):
 class Output:
     """The folder of an experiment's results. All methods may raise OSError.
 
-    `resume`: `done` uses results that were kept before, and further results are added to the same file.
+    `resume`: if the folder already contains the result of a run, `done` returns that result; new results are
+    added to the same file.
     """
 
     def __init__(self, folder: Path, name: str, resume: bool = False) -> None:
@@ -82,7 +83,7 @@ class Output:
             file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     def done(self, run: str, kind: type[Outcome], play: Callable[[], Outcome]) -> Outcome:
-        """Return the result kept by an earlier run, if this experiment resumes; else play and keep it."""
+        """Return the result of `run`: from the folder if `resume` is set; else play the run and keep it."""
         with suppress(KeyError, msgspec.ValidationError):
             return msgspec.json.decode(self._before[run], type=kind)
         outcome = play()

@@ -44,7 +44,8 @@ class HostHealth:
         if fault is not Fault.HOST:
             return now + config.doubt_rest_s
         self.reason = reason
-        if not self.failures or now >= self.rests_until_s:  # otherwise it counts with the last one
+        # While the PEs rest because of a failure, further failures count as the same failure.
+        if not self.failures or now >= self.rests_until_s:
             self.failures += 1
             self.rests_until_s = now + backoff_s(config.rest_s, config.rest_max_s, self.failures)
         return self.rests_until_s

@@ -1,9 +1,9 @@
 """Interim results: the best answer and bound that a job's workers have offered so far.
 
 Any worker may offer at any time. An offer travels to the job's client once and is stored only there; the
-client keeps the best answer and the best bound, each by itself, from any worker. Offers may be lost, repeated
-or late: the client's answer and bound never get worse. Only among answers without a value, which cannot be
-compared, the last one counts.
+client keeps the best answer and the best bound, which may come from different workers. Offers may be lost,
+repeated or late; the client's answer and bound never get worse. There is one exception: answers without a
+value cannot be compared, so each of them replaces the one before.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ class PrefixSumMatcher:
 
     def receive_supply(self, source: int, message: messages.Supply) -> None:
         if source not in (self._place.left, self._place.right):
-            raise PeerViolation(f"a supply, though it is not below {self._out.rank}")
+            raise PeerViolation(f"a supply from a PE that is not a child of PE {self._out.rank}")
         ledger = self._left if source == self._place.left else self._right
         ledger.requests += message.requests
         ledger.tokens += message.tokens

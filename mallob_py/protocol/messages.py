@@ -270,7 +270,7 @@ class Denied(Message, frozen=True, tag=19):
 
 
 class Release(Message, frozen=True, tag=20):
-    """To a PE with a suspended worker of this job: no query for the worker will come for now."""
+    """To a PE with a suspended worker of this job: another PE has its seat, so do not wait for a `Query`."""
 
     job: int
 

@@ -50,7 +50,7 @@ def matcher_of(
     is_outdated: Callable[[messages.Request], bool],
     on_outdated: Callable[[messages.Request], None],
 ) -> Matcher:
-    """Return one PE's part of the configured matcher. With a single PE, no request walks."""
+    """Return one PE's part of the configured matcher. With a single PE, requests make no random walks."""
     # Imported late, since most PEs need only one matcher.
     matcher: Matcher
     if config.matcher is Matching.PREFIX_SUM:
@@ -76,7 +76,7 @@ class PE:
         self.rank = rank
         self.size = size
         self._out = Outbox(rank, size)
-        #: the effects in order
+        #: the effects in the order in which they must be carried out
         self.effects = self._out.effects
         self.balancer: AnyBalancer
         if config.balancing is Balancing.DISTRIBUTED:

@@ -130,7 +130,7 @@ class RoutingTreeMatcher:
 
     def _count(self, source: int, change: int) -> None:
         if source not in (self._place.left, self._place.right):
-            raise PeerViolation(f"an idle count, though it is not below {self._out.rank}")
+            raise PeerViolation(f"an idle count from a PE that is not a child of PE {self._out.rank}")
         if source == self._place.left:
             self._left += change
         else:

@@ -105,7 +105,7 @@ class Worker:
         self.state = WorkerState.UNDESCRIBED
         self.seats: Seats
         self.description: Description | None = None
-        #: epoch of its parent's acceptance, once known here
+        #: epoch in which its parent accepted the worker; None: not accepted yet, as far as this PE knows
         self.accepted_epoch: int | None = None
         #: whether the acceptance came with the request, so that an `Accepted` may follow
         self.is_granted = False
@@ -125,7 +125,7 @@ class Worker:
         self.has_run = False
         #: whether its process leaves in order rather than being stopped or ended at once
         self.leaves = False
-        #: number of workers lost in its seat before
+        #: number of earlier workers in the same seat that were lost, as reported by the parent
         self.losses = 0
         #: fault by which the worker is lost, with the reason
         self.loss: tuple[Fault, str] | None = None

@@ -119,9 +119,10 @@ class HostVote:
         return turn_s, complaint_s
 
 
-#: time between two pauses: the longest time until the memory of an ended process is seen to be free
+#: shortest time between two pauses of workers, in which the memory of the first one's process is seen to be
+#: free
 _PAUSE_EVERY_S = 3.0
-#: time between two unpauses: an unpaused worker takes as long to become as large as before
+#: shortest time between two unpauses, in which the first unpaused worker becomes about as large as before
 _UNPAUSE_EVERY_S = 10.0
 _COMPLAIN_EVERY_S = 60.0
 #: the multiple of the reserve that must be left to end an episode

@@ -33,7 +33,7 @@ def command_words(text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from None
     if not words:
-        raise ValueError("it is empty; give a command such as ssh -T")
+        raise ValueError("the command is empty; give a command such as ssh -T")
     return tuple(words)
 
 

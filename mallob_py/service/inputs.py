@@ -46,7 +46,7 @@ class Inputs:
         self._chains = parts.chains
         self._results = parts.results
         self._configured = configured
-        #: heap of (time when reading may reach a limit, job); some of the jobs are already read
+        #: heap of (time when a job's limits must be checked, job); some of these jobs are not read any more
         self._read_until: list[tuple[float, int]] = []
         #: interrupted revisions that are still read from a pipe: job -> time when reading is cut off
         self._last_words: dict[int, float] = {}

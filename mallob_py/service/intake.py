@@ -108,7 +108,7 @@ class Intake:
         #: claimed files that were not examined yet
         self._taken: deque[Incoming] = deque()
         self._large_files = LargeFiles(applications)
-        #: large files being parsed and files that wait behind them, in order
+        #: large files being parsed, and later revisions and interruptions, which wait for them; oldest first
         self._behind: deque[Incoming] = deque()
         self._parsed: dict[int, Parsed] = {}
         #: live jobs whose large file is read again, with the function to call afterwards
@@ -284,9 +284,8 @@ class Intake:
         for _, early, request in list(self._early.values()):
             is_of_job = isinstance(request, Interruption) and request.identity == identity
             is_before = early.handed_in_s < incoming.handed_in_s
-            if (
-                is_of_job and is_before and not (early.is_known and incoming.is_known)
-            ):  # of two known files, the times of claiming are known, not those of handing in
+            # If both files were claimed earlier, their order is unknown: these times are those of claiming.
+            if is_of_job and is_before and not (early.is_known and incoming.is_known):
                 del self._early[early.internal_id]
                 self._refuse(early, no_live_job(identity), now, request)
 

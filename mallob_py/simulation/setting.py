@@ -53,7 +53,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Processes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The times that worker processes need; each time is drawn from 0.5 to 1.5 of its value."""
+    """Durations of worker processes' steps, each drawn at random from 0.5 to 1.5 times the given value."""
 
     start_ms: NotNegative = 2.0
     resume_ms: NotNegative = 0.1
@@ -136,7 +136,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def chosen_setting(file: str | None, stream: str | None, **chosen: float | None) -> Setting:
-    """Return the setting of `file` (None: the defaults), changed in the stream and fields given."""
+    """Return the setting of `file` (None: the defaults) with this `stream` and these fields, if not None."""
     setting = Setting() if file is None else read_setting(Path(file))
     if stream is not None:
         setting = replace(setting, jobs=replace(setting.jobs, stream=stream))

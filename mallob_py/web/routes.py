@@ -237,9 +237,9 @@ OVERVIEW = Operation(
 SUBMIT = Operation(
     "POST",
     "/api/jobs",
-    "Hand in a job: as body its input, or its fields in JSON (user and name may be left out, files need"
-    " --allow-paths)."
-    " The answer holds the id for later requests.",
+    "Submit a job. The body is the job's input, or a JSON object with the fields of a job file; `user` and"
+    " `name` are optional there, and `files` is allowed only if the server was started with --allow-paths."
+    " The answer contains the id for later requests about the job.",
     {_JSON: Job},
     (*_FIELDS, _SETTINGS, _WAIT),
     {"application/octet-stream": _INPUT, _JSON: JobFields},
@@ -334,9 +334,9 @@ ENDED = Operation(
     {_JSON: EndedJobs},
     (
         Parameter("text", "string", "part of user, name, application, result or reason"),
-        Parameter("kind", "string", f"{', '.join(ENDED_KINDS)} (default all)"),
-        Parameter("order", "string", f"{', '.join(ENDED_ORDERS)} (default ended)"),
-        Parameter("ascending", "integer", "1: the smallest first (default 0)"),
+        Parameter("kind", "string", f"kind of jobs: {', '.join(ENDED_KINDS)} (default all)"),
+        Parameter("order", "string", f"value to sort by: {', '.join(ENDED_ORDERS)} (default ended)"),
+        Parameter("ascending", "integer", "1: smallest value first; 0: greatest value first (default 0)"),
         _OFFSET,
         _LIMIT,
     ),

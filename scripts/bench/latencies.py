@@ -15,7 +15,7 @@ class Timeline:
         events = list(events)
         starts = [event.fields["unix_s"] for event in events if event.event == LogEvent.START]
         if not starts:
-            raise BenchmarkError("the event log has no start")
+            raise BenchmarkError("the event log has no event `start`, whose time is needed")
         self._start_unix_s = float(starts[0])
         self._ids: dict[str, int] = {}
         self._started: dict[int, dict[int, float]] = {}

@@ -39,7 +39,7 @@ COUNTED = (
     "denied, worker not there",
     "holds begun",
     "holds that ended with the query",
-    "of these, a root was turned away",
+    "holds that turned a root away, then ended with the query",
     "holds in vain",
     "roots of other jobs turned away",
 )
@@ -66,7 +66,9 @@ def count_into(counts: Counter[str]) -> None:
         counts["resumed where asked" if is_resumed else "denied"] += 1
         counts["holds that ended with the query"] += held and is_resumed
         refused_here = id(self) in refused
-        counts["of these, a root was turned away"] += held and is_resumed and refused_here
+        counts["holds that turned a root away, then ended with the query"] += (
+            held and is_resumed and refused_here
+        )
         refused.discard(id(self))
         if not is_resumed:
             if before is not None:

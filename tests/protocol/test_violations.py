@@ -23,8 +23,8 @@ REQUEST = messages.Request(1, 0, 0, 1, 0, 0, (1,), 0, 0.0, None)
     [
         (Config(), messages.Epoch(5, ()), "epoch 5 after 0"),
         (DISTRIBUTED, messages.Epoch(1, ()), "another kind of balancing"),
-        (Config(), messages.Supply(1, 1), "a supply, though it is not below 0"),
-        (ROUTING, messages.IdleChange(1), "an idle count, though it is not below 0"),
+        (Config(), messages.Supply(1, 1), "a supply from a PE that is not a child of PE 0"),
+        (ROUTING, messages.IdleChange(1), "an idle count from a PE that is not a child of PE 0"),
         (Config(), messages.Waits(1), "no prefix sum sends Waits"),
         (ROUTING, messages.Grant(0, 1, 0, 1), "no routing tree sends Grant"),
         (Config(), REQUEST, "no PE understands Request"),

@@ -84,7 +84,7 @@ class CallSet:
     of: int | None = None
 
     def named(self, call: int, item: Any) -> str:
-        """Return a call's description for messages. Runs the user's code."""
+        """Return a call's description for messages. This unpickles the arguments and calls their `repr`."""
         which = "" if self.of is None else f"call {call} of {self.of}: "
         try:
             args, kwargs = restored(item) if self.has_keywords else (restored(item), {})
@@ -561,7 +561,7 @@ def size_of(buffers: Sequence[Buffer]) -> int:
 
 
 def shown_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return a call's arguments as text, for messages. Runs the user's code."""
+    """Return a call's arguments as text, for messages. This calls the arguments' `repr`."""
     shown = ", ".join([*map(_shown, args), *(f"{key}={_shown(value)}" for key, value in kwargs.items())])
     return shown if len(shown) <= _ARGUMENTS_SHOWN else shown[: _ARGUMENTS_SHOWN - 3] + "..."
 
@@ -580,7 +580,7 @@ def _deliver(
     values: Sequence[Any],
     items: Mapping[int, Any] | None,
 ) -> None:
-    """Give outcomes of calls to their sink. Runs the user's code, which may raise anything.
+    """Give outcomes of calls to their sink. Code of the user that this executes may raise any exception.
 
     `items`: call -> its arguments, for messages; None: all outcomes are plain results.
     """

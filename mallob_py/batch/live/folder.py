@@ -312,7 +312,7 @@ def _has(pid: int, variable: bytes) -> bool:
 
 
 def _kill(pid: int, variable: bytes) -> bool:
-    """Kill a process if it has this variable; return whether it was killed. Raises OSError."""
+    """Kill a process if `variable` (NAME=value) is in its environment; else return False. Raises OSError."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

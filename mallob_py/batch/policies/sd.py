@@ -310,7 +310,7 @@ class _Search:
         return min((way[need] for way in ways if need in way), key=lambda way: way[0], default=(0.0, ()))[1]
 
     def among(self, candidates: list[Running]) -> tuple[Running, ...]:
-        """Return the cheapest set among those with at least one of these jobs."""
+        """Return the cheapest set of mates that contains at least one of `candidates`."""
         for running in candidates:
             size = running.size
             if size > self._nodes or running.job.id not in self._alone.get(size, ()):

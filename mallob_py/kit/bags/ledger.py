@@ -384,7 +384,7 @@ class Ledger:
     # --- asking and lending ------------------------------------------------------------------------
 
     def _ask(self, now: float, is_first: bool) -> None:
-        """Ask a known worker. Send lifelines, too, unless the request `is_first` and a worker was asked."""
+        """Ask a known worker for tasks. Send lifelines, too; if `is_first`, only if no worker is known."""
         has_asked = self._ask_one(HOPS)
         if (not is_first or not has_asked) and now >= self._lifelines_s:
             self._send(NEIGHBOURS, messages.Lifeline(self.token, self._need))

@@ -65,7 +65,8 @@ class Shared(Generic[_T]):
     def __init__(self, mark: str, size_bytes: int, region: Region | None = None) -> None:
         self._mark = mark
         self.size_bytes = size_bytes
-        #: the region of an object that was shared within a call: the object travels with its handle
+        #: region with the object if it was shared within a call, since it is then sent together with its
+        #: handle; None: processes find the region by the mark
         self._region = region
 
     @property

@@ -153,7 +153,7 @@ class WorkerPool:
             self._enqueue(task)
 
     def start_anew(self, key: Key) -> None:
-        """Start a process for a worker, because no other rank gives one."""
+        """Start a new process for a worker, because no other rank gives it the process that it waits for."""
         if (task := self._jobs.get(key)) is not None and task.is_awaited:
             self._start_afresh(task)
             self._assign()
@@ -592,7 +592,7 @@ class WorkerPool:
             self._assign()
 
     def _start_afresh(self, task: JobTask) -> None:
-        """Have a task take a new process: the kept process is useless, or the given one does not come."""
+        """Have a task wait for a new process: its kept process is useless, or no other rank gives one."""
         if task.link is not None:
             self._at_work.pop(task.link.serial, None)
         self._pending.discard(task)
@@ -799,7 +799,7 @@ class WorkerPool:
 
 
 def _unseen(reason: str) -> wire.Exited:
-    """Return an end for a process that no fork server reports; the process may have been killed."""
+    """Return the news of a process's end that no fork server reports, as if the process was killed."""
     return wire.Exited(0, reason, 0.0, was_killed=True)
 
 

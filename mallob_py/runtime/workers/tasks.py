@@ -154,7 +154,7 @@ class JobTask:
         return self.suspended and has_process and self.cpu_before_s is None
 
     def given_link(self) -> WorkerLink | None:
-        """Return the task's process if it has begun the task and is stopped, so that it can be given."""
+        """Return the task's process if another rank can get it: if it has begun the task and is stopped."""
         rests = self.suspended and not self.is_pending and self.cpu_before_s is not None
         return self.link if rests and self.link is not None and not self.link.closed else None
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from mallob_py.runtime.world.carrier import Carrier
     from mallob_py.runtime.world.deadlines import Launcher
 
-#: the most time that one look adds to a silence: watching ranks look more often, unless they are asleep
+#: greatest time that one check adds to a rank's silence: checks are more frequent, unless the watching rank
+#: itself does not run
 _LOOK_MAX_S = 1.5
 
 

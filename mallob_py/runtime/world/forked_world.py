@@ -220,7 +220,7 @@ class ForkedWorld:
         self._told_to_stop = False
         #: whether this process has killed all ranks, so that further deaths are no crashes
         self._ends_by_force = False
-        #: exit codes of ranks that crashed without an order to end, in order
+        #: exit codes of ranks that crashed although nobody had told them to end, the first crash first
         self._crashes: list[int] = []
         self._was_silent = False
         sys.stdout.flush()  # otherwise each rank would print the buffer, too
@@ -364,7 +364,7 @@ def _open_folder(ranks: int) -> PrivateFolder:
     if shared_folder() != SHARED_MEMORY:
         raise LaunchError(f"MPICH needs {SHARED_MEMORY}, which cannot be written to: mount it as a tmpfs")
     allowed, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if 0 <= allowed < ranks * _SHARED_BYTES:  # less than 0: no limit
+    if 0 <= allowed < ranks * _SHARED_BYTES:  # RLIM_INFINITY, which means no limit, is below 0
         raise LaunchError(
             f"MPICH needs a file of {ranks * _SHARED_BYTES} bytes for {ranks} ranks, and files may have"
             f" {allowed}: raise that limit (ulimit -f), or start fewer ranks"

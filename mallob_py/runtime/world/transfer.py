@@ -393,7 +393,7 @@ class Transfer:
         os.close(self._outgoing.pop((job, taker)).file)
 
     def _find(self, job: int) -> None:
-        """Use a description that the keeper reports as here; if it was removed meanwhile, ask again."""
+        """Use a description that, as the keeper reports, is on this host; ask again if it is not any more."""
         if (asked := self._asked.pop(job, None)) is not None:
             self.fetch(job, asked.size, asked.sources)
         else:

@@ -86,11 +86,15 @@ class JobFields(_WorkOnTerms, frozen=True, kw_only=True, rename="kebab"):
 
     arrival: Annotated[float, says("earliest start, in seconds since the service's start", ge=0)] = 0.0
     dependencies: Annotated[
-        tuple[str, ...], says('jobs ("user.name") that must end before it', max_length=DEPENDENCIES_MAX)
+        tuple[str, ...],
+        says('jobs ("user.name") that must end before this job starts', max_length=DEPENDENCIES_MAX),
     ] = ()
     after_ok: Annotated[
         tuple[str, ...],
-        says("jobs that must end with a result before it; otherwise it fails", max_length=DEPENDENCIES_MAX),
+        says(
+            "jobs that must end with a result before this job starts; otherwise this job fails",
+            max_length=DEPENDENCIES_MAX,
+        ),
     ] = ()
     interrupt: Annotated[bool, says("end the live job of this user and name; ignore other fields")] = False
     quiet: Annotated[bool, says("with `interrupt`: no reply if no such job is live")] = False

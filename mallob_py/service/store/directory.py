@@ -49,7 +49,7 @@ class Incoming(msgspec.Struct, frozen=True):
     data: bytes | JobFileError | None
     #: time (seconds since 1970) when the file was put into `in/`; if `is_known`: when it was claimed
     handed_in_s: float
-    #: whether the file had been claimed before: by a former service, or before it was read again
+    #: whether the file was claimed earlier: by a former service, or by this service, which reads it again
     is_known: bool = False
     #: present path of the file
     path: str = ""
@@ -344,13 +344,16 @@ class JobDirectory:
             self._log(f"cannot move {name!a} out of {self._in.path}: {error.strerror}; trying again")
 
     def _read(self, claimed: entries.Claimed | entries.Kept) -> Incoming:
-        """Read a file that was claimed before."""
+        """Read a file that was claimed earlier."""
         return self._content(claimed, self._journal.path(claimed))
 
     def _content(
         self, claimed: entries.Claimed | entries.Kept, path: str, handed_in: os.stat_result | None = None
     ) -> Incoming:
-        """Read a file. `handed_in`: its status before it was moved to the journal; None: claimed before."""
+        """Read a claimed file.
+
+        `handed_in`: the file's status before it was moved to the journal; None: the file was claimed earlier.
+        """
         data: bytes | JobFileError | None
         owner: int | None = None
         handed_in_s = time.time()

@@ -158,7 +158,7 @@ class OrderFolder:
         return min(found)[1] if found else None
 
     def read(self, name: str) -> Order | None:
-        """Read an order; None: it was taken back. Raises ServiceError if the file is no order."""
+        """Read an order; None: the order was withdrawn. Raises ServiceError if the file is no order."""
         try:
             # Non-blocking for pipes, and only a file in this very folder is read.
             with open(own_folder.open_file(self.path / name, os.O_RDONLY), "rb") as content:
@@ -190,7 +190,7 @@ class OrderFolder:
     def answer(self, name: str, answer: Answer) -> bool:
         """Write the answer and remove the order, if it is a file; return whether it is gone. Raises OSError.
 
-        An order that was taken back gets no answer.
+        An order that was withdrawn gets no answer.
         """
         if not self.is_there(name):
             return True
@@ -249,7 +249,7 @@ def ordered_ranks(api_dir: Path) -> int | None:
 
 
 def take_back(order: Path) -> None:
-    """Take an order back, unless it is under way."""
+    """Withdraw an order, unless its execution has begun."""
     with contextlib.suppress(OSError):
         order.unlink(missing_ok=True)
         order.with_suffix(_ANSWER).unlink(missing_ok=True)
