@@ -76,7 +76,7 @@ def test_a_handle_that_is_dropped_serves_its_calls_and_then_no_more(executor: Ex
 
 def test_another_executor_does_not_know_a_handle(executor: Executor, service: Running) -> None:
     shared = executor.share(np.arange(9000))
-    with Executor(service.api_dir) as other, pytest.raises(LookupError, match="is another one"):
+    with Executor(service.api_dir) as other, pytest.raises(LookupError, match="is another executor"):
         other.submit(called.of_shared, shared, 3).result()
 
 

@@ -331,7 +331,7 @@ def test_status_lists_hosts_and_ended_jobs_and_explain_says_why(service: Running
         ]
     )
     assert "its result is SAT" in service.told("explain", "u.told")
-    shares = "share 3 PEs by priority: its 2 of 4 is a part of 1.50"
+    shares = "share 3 PEs by priority: its priority of 2, out of 4 in all, is a part of 1.50"
     poll_until(lambda: shares in service.told("explain", "u.one"), shares)
     waits = "waits for the end of 1 job: u.one (running)."
     poll_until(lambda: waits in service.told("explain", "u.dependent"), waits)

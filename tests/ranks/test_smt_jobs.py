@@ -77,7 +77,7 @@ def test_options_of_formulas_are_refused_for_scripts(tmp_path: Path) -> None:
     (tmp_path / "a.smt2").write_text(SCRIPT)
     done = run("solve", "--proof", tmp_path / "proof", tmp_path / "a.smt2")
     assert done.code == 2
-    assert "--proof is not for SMT" in done.err
+    assert "--proof is not an option of SMT" in done.err
 
 
 @pytest.fixture(scope="module")

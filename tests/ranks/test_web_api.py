@@ -262,7 +262,7 @@ def test_each_of_two_jobs_of_one_name_has_its_own_answer(web: WebServer, desk: D
     assert web.get(f"{second}/reply").status == 409
     desk.answer(*desk.take())
     assert web.get(f"{second}/reply").status == 200
-    assert "another job of that name" in web.get(f"{first}/reply").error["message"]
+    assert "a later job of this name" in web.get(f"{first}/reply").error["message"]
 
 
 def test_a_reply_asked_for_by_number_is_that_of_this_job(web: WebServer, desk: Desk) -> None:
@@ -513,7 +513,7 @@ def test_a_job_that_is_nested_deeply_is_refused_at_any_depth(web: WebServer) -> 
 def test_a_damaged_reply_is_said(web: WebServer, content: str) -> None:
     path = web.api_dir / "jobs.0" / "out" / "u.damaged.json"
     path.write_text(content)
-    assert "look at u.damaged.json" in web.get("/api/jobs/u.damaged").json["ended"]["error"]["message"]
+    assert "look at the file u.damaged.json" in web.get("/api/jobs/u.damaged").json["ended"]["error"]["message"]
     assert web.get("/api/jobs/u.damaged/model").status == 409
     path.unlink()
 

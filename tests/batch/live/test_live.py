@@ -1145,7 +1145,7 @@ def test_commands_say_what_is_wrong_in_one_line(make: Make, tmp_path: Path) -> N
     assert "no policy 'magic'" in refused("serve", "--dir", str(tmp_path / "x"), "--policy", "magic")
     nodes = tmp_path / "nodes"
     nodes.write_text("n1\nn2 cpus=3\n")
-    assert f"{nodes}, line 2: 'n2 cpus=3' is no node" in refused(
+    assert f"{nodes}, line 2: 'n2 cpus=3' is not a node" in refused(
         "serve", "--dir", str(tmp_path / "x"), "--nodes", str(nodes)
     )
     assert "--remote-shell reaches the hosts of --nodes" in refused("serve", "--remote-shell", "rsh")
