@@ -151,7 +151,7 @@ class Solver:
         The action may flush the proof and `give` clauses. Raises ValueError unless `trades_at_restarts`.
         """
         if self._door is None:
-            raise ValueError(f"{self._engine.prefix} does not trade at restarts")
+            raise ValueError(f"{self._engine.prefix} does not exchange clauses at restarts")
         self._door.import_variables(self._n_vars)
         self._door.at_restarts(action, interval_s)
 

@@ -71,7 +71,7 @@ _Number = _OneHot | _Steps
 
 
 class Integers:
-    """Finds integers by their literals. `encoded`: integer's name -> encoding; CPMpy adds to this dict."""
+    """Finds the integer that a literal encodes. `encoded`: integer's name -> encoding, filled by CPMpy."""
 
     def __init__(self, encoded: dict[str, Any]) -> None:
         self._encoded = encoded

@@ -196,7 +196,7 @@ class JobRests(Effect, frozen=True):
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """A job's use of PEs before it was given up for a while. Times on the client's clock."""
+    """A job's use of PEs until it was given up, to begin anew later. Times are on the client's clock."""
 
     started_s: float | None
     pe_s: float

@@ -77,7 +77,7 @@ class Matcher(Protocol):
         """Note that the granted token was used, or returned."""
 
     def drop_outdated(self) -> None:
-        """Send requests that a new epoch makes void back to their parents."""
+        """Return requests that a new epoch has made void to the PEs of the workers that sent them."""
 
     # --- messages and time --------------------------------------------------------------
 

@@ -209,10 +209,10 @@ _NOTHING = AlphaSection()
 
 
 class AlphaSearch:
-    """The root's search: from answers to the next question, until `is_over`.
+    """The search that the root PE makes: it chooses the next question by the answers, until `is_over`.
 
-    It needs fewer jobs than PEs. In the end either `root` is alpha_0, or `demands_fit`: the PEs suffice for
-    all demands and there is no root.
+    There must be fewer jobs than PEs. When the search is over, either `root` is alpha_0, or `demands_fit` is
+    true: the PEs suffice for all demands, and the equation has no root.
     """
 
     def __init__(self, pes: int, jobs: int, guesses: Iterable[float]) -> None:

@@ -26,7 +26,7 @@ from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.users import AtWork, Terms, UserBook, UserRule, UserRules
 from mallob_py.simulation.folders import Folders, Ranks, submission
 
-#: delay after which a hanging or halted rank's desk looks again
+#: delay after which the desk of a hanging or halted rank checks again whether the rank goes on
 _LOOK_AGAIN_S = 0.001
 
 

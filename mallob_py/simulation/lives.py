@@ -137,7 +137,7 @@ class _ClusterShrinker(Shrinker[Plan]):
                     self._try_with(deeds=tuple(deeds))
 
     def _hasten(self) -> None:
-        """Use the shortest delays, first for pairs of ranks, then for single messages."""
+        """Try the shortest delays: first for all messages between two ranks, then for single messages."""
 
         def fails_with(pairs: Sequence[tuple[What, int, int]]) -> bool:
             chosen = set(pairs)

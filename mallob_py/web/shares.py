@@ -53,7 +53,7 @@ class Places:
 
 
 class Counts:
-    """A bound for each user; requests beyond it are refused."""
+    """Counts what each user holds (`take`), and refuses requests beyond a bound for each user."""
 
     def __init__(self, each: int, status: int, why: str) -> None:
         self._each = each

@@ -376,8 +376,8 @@ def main() -> None:
     parser.add_argument("--beside", type=Path, help="another tree of the sources, run in turns")
     parser.add_argument("--workers", default="2,4,8", help="numbers of workers; empty: draw only")
     parser.add_argument("--only", default=",".join(FAMILIES), help="families")
-    parser.add_argument("--least", type=float, default=1.5, help="smallest CPU seconds of the reference")
-    parser.add_argument("--most", type=float, default=12.0, help="greatest CPU seconds of the reference")
+    parser.add_argument("--least", type=float, default=1.5, help="least CPU time [s] of the reference")
+    parser.add_argument("--most", type=float, default=12.0, help="greatest CPU time [s] of the reference")
     parser.add_argument("--folder", type=Path, default=RESULTS_DIR / "scaling", help="folder of formulas")
     parser.add_argument(
         "--limit", type=float, default=8.0, help="a run ends after N * LIMIT * reference seconds"

@@ -210,7 +210,7 @@ class Book:
         return self._settle(group, [call for call, state in enumerate(group.state) if state != _DONE])
 
     def batches_of(self, group: Group, calls: Container[int] | None = None) -> list[tuple[int, int]]:
-        """Return (worker, batch) numbers of all batches with calls of a group, or with one of `calls`."""
+        """Return (worker, batch) numbers of a group's batches; with `calls`: of those with such a call."""
         return [
             (number, batch.number)
             for number, worker in self._workers.items()

@@ -471,7 +471,7 @@ class ForkServer:
             self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:  # a long import, or a stopped server: its children die with it
             self._process.kill()
-            with suppress(subprocess.TimeoutExpired):  # the kernel holds the server
+            with suppress(subprocess.TimeoutExpired):  # the kernel does not let the server end
                 self._process.wait(_STOP_TIMEOUT_S)
 
 

@@ -27,7 +27,7 @@ from mallob_py.runtime.world.mpich_files import forget_shared
 #: environment variable: how long ranks wait for each other at their start [s]
 START_PATIENCE_VARIABLE = "MALLOB_PY_START_PATIENCE"
 START_PATIENCE_S = 300.0
-#: the multiple of the start's patience for opening desks, since a client reads its whole folder
+#: patience for the opening of desks, as a multiple of the start's: a client first reads its whole folder
 DESK_PATIENCES = 12
 #: patience for MPI's end, after all ranks have met
 FINALIZE_PATIENCE_S = 30.0

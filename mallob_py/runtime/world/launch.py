@@ -223,7 +223,7 @@ class _World:
                     self.was_silent = True
                     deadline_s = now + exit_file.grace_s
                     process.send_signal(self._stop_signal)
-                bury_orphans({process.pid})  # orphans of lost ranks, such as fork servers
+                bury_orphans({process.pid})  # processes that lost ranks have left, such as fork servers
                 stops.wait(exit_file.look_s, descriptor)
         finally:
             os.close(descriptor)

@@ -103,10 +103,11 @@ class Holds:
         started_s: float = 0.0,
         finished_max: int = FINISHED_MAX,
     ) -> None:
-        """`is_suspect`: whether one more crash makes a job hopeless; `started_s`: start of the service.
+        """`finished`: identity of an ended job -> its outcome ("": unknown).
 
-        `finished`: identity of an ended job -> its outcome ("": unknown); `replied`: returns the outcome in
-        the reply of any other job, "" if unknown, None without a reply.
+        `replied` returns the outcome in the reply of a job that is not in `finished`: "" if the reply states
+        none, None if there is no reply. `is_suspect` tells whether one more crash makes a job hopeless;
+        `started_s`: start of the service.
         """
         self._replied = replied
         self._live: dict[int, _Admitted] = {}

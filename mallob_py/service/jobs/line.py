@@ -430,7 +430,7 @@ class Line:
             self._is_divided = len(self._queues) > 1
 
     def _leave(self, job: LiveJob) -> Queue:
-        """Move a job from work to the line; return its queue. Another job takes the place of a resident."""
+        """Move a job from work to the line; return its queue. Another job takes a resident's place."""
         queue = self._queues[job.user]
         del self._at_work[job.id]
         self._take_merit(job)
