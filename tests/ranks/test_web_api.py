@@ -513,7 +513,7 @@ def test_a_job_that_is_nested_deeply_is_refused_at_any_depth(web: WebServer) -> 
 def test_a_damaged_reply_is_said(web: WebServer, content: str) -> None:
     path = web.api_dir / "jobs.0" / "out" / "u.damaged.json"
     path.write_text(content)
-    assert "look at the file u.damaged.json" in web.get("/api/jobs/u.damaged").json["ended"]["error"]["message"]
+    assert "the file u.damaged.json" in web.get("/api/jobs/u.damaged").json["ended"]["error"]["message"]
     assert web.get("/api/jobs/u.damaged/model").status == 409
     path.unlink()
 
