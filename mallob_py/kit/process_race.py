@@ -53,8 +53,8 @@ class Attempt(Protocol):
 
 
 A = TypeVar("A", bound=Attempt)
-#: a function called with new messages and the live attempts, at least every _TURN_INTERVAL_S; each attempt
-#: that it returns is given up, and another attempt begins instead
+#: a function called with new messages and the live attempts, at least every `pause_s()` (see `race`); each
+#: attempt that it returns is given up, and another attempt begins instead
 Turn = Callable[[list[TreeMessage], Collection[A]], Collection[A] | None]
 
 _MAX_RESTARTS = 2

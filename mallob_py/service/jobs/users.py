@@ -144,6 +144,11 @@ class _User:
         return Work(len(self.jobs), float(self.priorities))
 
 
+def part_of(limit: int, clients: int) -> int:
+    """Return how many of a user's `limit` jobs at work each of several clients may have: at least one."""
+    return max(1, limit // clients)
+
+
 class UserBook:
     """The users of one client's jobs at work."""
 
@@ -180,7 +185,7 @@ class UserBook:
     def limit_of(self, user: str) -> float:
         """Return how many jobs of a user may be at work at this client; inf: no limit."""
         limit = self._limit(user)
-        return math.inf if limit is None else max(1, limit // self._clients)
+        return math.inf if limit is None else part_of(limit, self._clients)
 
     def _limit(self, user: str) -> int | None:
         """Return how many jobs of a user may be at work at all clients; None: no limit."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from mallob_py.service.jobs.users import part_of
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus
 
 _NAMED_MAX = 5
@@ -188,8 +189,7 @@ def _at_work_beside(status: ServiceStatus, job: JobStatus) -> int:
 def _why_queued(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     user = status.users.get(job.user)
     if user is not None and user.at_work_max is not None:
-        # Each client may use an equal part of the limit (`UserBook.limit_of`).
-        here_max = max(1, user.at_work_max // status.clients)
+        here_max = part_of(user.at_work_max, status.clients)
         here = user.at_work if status.clients == 1 else _at_work_beside(status, job)
         if here >= here_max:
             of_all = "" if status.clients == 1 else f" at its client, of {user.at_work_max} at all clients,"
