@@ -3,13 +3,13 @@
 `look` reads all facts once into a `Machine`; the checks are functions of a `Machine` alone. A finding is
 good, a warning, or a fault: something that makes our commands fail. Exit code 1: there are faults.
 
-At its start, `serve` reports the problems that `look_here` finds within a millisecond.
+At its start, `serve` reports the problems that `look_here` finds within milliseconds. So modules that only
+other checks need are imported in functions.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import math
 import os
 import resource
@@ -31,7 +31,6 @@ from mallob_py import __version__
 from mallob_py.runtime.memory import rooms
 from mallob_py.runtime.processes import python
 from mallob_py.runtime.remote_shell import SLURM_JOB, for_any_step, is_host_name, shell_to
-from mallob_py.service.client import user_name
 
 if TYPE_CHECKING:
     from mallob_py.cli.study_options import DoctorOptions
@@ -58,6 +57,7 @@ _ENGINES = {
     "numba": "fast",
     "matplotlib": "plot",
 }
+_NATIVE = "mallob-py-native"
 
 
 class Level(Enum):
@@ -128,7 +128,6 @@ class Machine:
     cores_by_group: float
     #: installed versions of the relevant distributions
     versions: Mapping[str, str]
-    has_native: bool
     #: why the temporary folder cannot be written; "" if it can
     temporary: str
     folder: FolderSeen | None = None
@@ -163,7 +162,6 @@ def look(api_dir: str, hosts: Sequence[str] = ()) -> Machine:
         mpiexec=mpiexec,
         name_error=_name_error(),
         versions=dict(_versions()),
-        has_native=_has("mallob-py-native"),
         folder=folder_seen(Path(api_dir)),
         hosts=seen(hosts),
     )
@@ -188,7 +186,6 @@ def look_here() -> Machine:
         cores_usable=len(os.sched_getaffinity(0)),
         cores_by_group=_cores_of_group(),
         versions={},
-        has_native=False,
         temporary=_write_error(None),
     )
 
@@ -283,16 +280,12 @@ def _name_error() -> str:
     return ""
 
 
-def _has(distribution: str) -> bool:
-    with suppress(importlib.metadata.PackageNotFoundError):
-        return bool(importlib.metadata.version(distribution))
-    return False
-
-
 def _versions() -> Iterator[tuple[str, str]]:
-    for name in _ENGINES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            yield name, importlib.metadata.version(name)
+    from importlib import metadata
+
+    for name in (*_ENGINES, _NATIVE):
+        with suppress(metadata.PackageNotFoundError):
+            yield name, metadata.version(name)
 
 
 def _inotify_error() -> str:
@@ -319,6 +312,8 @@ def _write_error(folder: Path | None) -> str:
 
 
 def folder_seen(api_dir: Path) -> FolderSeen:
+    from mallob_py.service.client import user_name
+
     wanted = api_dir.absolute()
     place = next(one for one in (wanted / "jobs.0", wanted, *wanted.parents) if os.path.exists(one))
     room = _room(str(place))
@@ -596,7 +591,8 @@ def _check_engines(machine: Machine) -> Iterator[Finding]:
         else:
             text = f"not installed (python -m pip install 'mallob-py[{extra}]' brings it)"
             yield Finding(Level.GOOD, name, text)
-    text = "installed" if machine.has_native else "not installed (native/README.md): PySAT's engines are used"
+    has_native = _NATIVE in machine.versions
+    text = "installed" if has_native else "not installed (native/README.md): PySAT's engines are used"
     yield Finding(Level.GOOD, "native CaDiCaL", text)
 
 

@@ -33,7 +33,6 @@ SOUND = Machine(
     cores_usable=8,
     cores_by_group=math.inf,
     versions={"python-sat": "1.9"},
-    has_native=False,
     temporary="",
     folder=FolderSeen("/data/api/jobs.0"),
 )

@@ -117,6 +117,11 @@ def test_errors_are_one_line_and_exit_code_2(
             id="launching ranks",
         ),
         pytest.param(
+            "from mallob_py.cli import doctor; [*doctor.problems_here()]",
+            {"importlib.metadata", "msgspec", "mallob_py.service.client"},
+            id="looking for problems at the start of serve",
+        ),
+        pytest.param(
             "import mallob_py.cli.solve_rank, mallob_py.runtime.world.transport;"
             "from mallob_py.protocol.balancing import volumes_of;"
             "from mallob_py.protocol.messages import JobEvent;"
