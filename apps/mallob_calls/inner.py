@@ -1,9 +1,9 @@
 """Calls that a running call submits: done by a thread of this process, and by other idle workers.
 
 Each executor that is created within a call is a pool with one thread, so that a call that waits for its calls
-always continues, however deep calls are nested. The pools offer waiting calls to the outer executor. It
-fetches some of these calls when workers are idle, and sends back their outcomes. If it loses a worker, it has
-the calls done again; this process just waits longer for the outcomes.
+always continues, however deep calls are nested. The pools offer waiting calls to the outer executor. When
+workers are idle, the outer executor fetches some of these calls, and sends back their outcomes. If a worker
+is lost, it has that worker's calls done again; this process just waits longer for the outcomes.
 
 The function and the arguments are pickled when a call is submitted, and its result when the call returns, on
 any worker. A call that cannot be pickled is done in this process with the objects themselves.
@@ -55,7 +55,7 @@ class Pools:
         return pool
 
     def offer(self, is_news: bool = False) -> None:
-        """Offer waiting calls to other workers if their number has doubled or halved, or if it `is_news`."""
+        """Offer waiting calls to other workers if `is_news`, or if their number has doubled or halved."""
         with self._mutex:
             count = sum(len(pool.waiting) for pool in self._pools)
             if not is_news and not (count >= 2 * self._offered or count * 2 < self._offered):

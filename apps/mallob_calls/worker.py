@@ -401,7 +401,7 @@ class Worker:
         os._exit(0)
 
     def _lose_executor(self) -> None:
-        """End, because no executor waits for results: the root ends the job, idle workers wait for that."""
+        """End, because no executor waits for results: the root ends the job, and idle workers await this."""
         if self._context.index == 0:
             self._finish(Result(UNKNOWN, fields={"why": "the executor has ended"}))
         while self._is_idle and self._context.index > 0:

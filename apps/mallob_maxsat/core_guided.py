@@ -190,7 +190,7 @@ class CoreGuided:
             self._pending.append((lost, weight))
 
     def _take(self, literal: int, weight: int) -> None:
-        """Subtract `weight` from a literal's weight. If it is a counter's last output, add the next one."""
+        """Subtract `weight` from a literal's weight. If this is a counter's last output, add the next one."""
         left = self.soft[literal] - weight
         if left:
             self.soft[literal] = left

@@ -22,7 +22,8 @@ from pysat.card import ITotalizer
 
 from mallob_maxsat.oracle import Oracle
 
-#: greatest number of clauses of an encoding other than `Adder`; instead of a larger one, the next is tried
+#: greatest number of clauses of an encoding other than `Adder`; an encoding that would be larger gives way to
+#: the next one
 CLAUSES_MAX = 400_000
 #: greatest number of clauses of PySAT's totalizer, which is built quickly
 _TOTALIZER_CLAUSES_MAX = 2_000_000

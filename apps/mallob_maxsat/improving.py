@@ -21,7 +21,8 @@ from mallob_maxsat.state import Bounds
 from mallob_sat.solvers import Verdict
 
 _SPLIT_CONFLICTS = 3000
-#: number of conflicts of a search of the whole space between searches of neighbourhoods, and its growth
+#: number of conflicts of the first search of the whole space, and the factor by which this number grows each
+#: time; neighbourhoods are searched in between
 _WHOLE_CONFLICTS, _WHOLE_GROWTH = 2000.0, 1.3
 _NEARBY_CONFLICTS = 300
 

@@ -46,7 +46,7 @@ class Running:
     #: whether the search must wait for a solution
     needs_solution: bool = False
     below: CoreGuided | None = None
-    #: whether the worker also searches from below, which a root with other workers does nearly alone
+    #: whether the search gives way to the root's search from below, while the root has other workers
     gives_way: bool = False
 
     @property
@@ -68,7 +68,7 @@ class Running:
         self.charged_s = max(self.charged_s, turn_s - self.starts_s)
 
     def _is_aside(self, is_helped: bool) -> bool:
-        """Tell whether the worker is a root whose other workers do such searches."""
+        """Tell whether the search gives way: its worker is a root, and other workers do such searches."""
         return is_helped and self.gives_way
 
     def found(self, is_better: bool) -> None:

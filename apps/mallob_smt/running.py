@@ -97,7 +97,7 @@ class _Engine:
 
     def end(self) -> str:
         """Kill the process; return how it ended, in case it ended before."""
-        os.kill(self.pid, signal.SIGKILL)  # a child that was not waited for, so its pid was not given again
+        os.kill(self.pid, signal.SIGKILL)  # a child not waited for keeps its pid, so no other process has it
         _, status = os.waitpid(self.pid, 0)
         os.close(self.fd)
         code = os.waitstatus_to_exitcode(status)

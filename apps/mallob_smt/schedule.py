@@ -19,7 +19,7 @@ LENT_SHARE = 0.08
 #: processor time after which the first engine lends time, and the slice that it lends at a time
 _ALONE_S = 0.5
 SLICE_S = 0.1
-#: processor time of the first engine after which lent strategies get as much time as it
+#: processor time of the first engine after which lent strategies get as much time as this engine
 PATIENCE_S = 60.0
 
 
@@ -42,7 +42,8 @@ def own(place: Place, count: int, gone: Collection[int]) -> list[int]:
         if number < count and number not in gone:
             chosen.append(number)
             continue
-        # Cores with smaller numbers choose first. All workers count alike, so no two choose the same.
+        # Cores with smaller numbers choose first. All workers count alike, so no two cores choose the same
+        # strategy.
         rank = sum(1 for other in range(number) if other >= count or other in gone)
         if rank < len(free):
             chosen.append(free[rank])

@@ -126,7 +126,7 @@ def script_from_text(text: bytes, name: str) -> Script:
 class _Cutter:
     text: bytes
     name: str
-    #: the text with spaces for strings, quoted symbols and comments
+    #: the text, with spaces in place of strings, quoted symbols and comments
     masked: bytearray = field(init=False)
     #: the text for engines
     given: bytearray = field(init=False)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from mallob_smt.engines import Strategy
 
-#: option -> Z3's name of it, if different
+#: option -> Z3's name for the option, if different
 _Z3_NAMES = {"produce-assertions": "interactive-mode"}
 _Z3_LACKS = ("produce-interpolants",)
 _RESET = re.compile(r"\(\s*reset\s*\)\s*\Z")

@@ -165,7 +165,7 @@ class _Job(Future[_T]):
         self._submission = thread.submit(self._submit, submit)
 
     def interrupt(self) -> None:
-        """Have the job ended unless it has ended, and return at once."""
+        """Order the end of the job, unless the job has ended; do not wait for the end."""
         if not self.done() and not self._submission.cancel():
             self._thread.submit(self._cancel_job)
 

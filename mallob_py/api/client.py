@@ -623,7 +623,8 @@ class Client:
         """Take back a refused revision: its chain ends in `precursor` again ("": the chain is empty)."""
         files = self._chain_files.pop(revision, [])
         if precursor:
-            # The last file may be the revision's own; it is removed with the others at the chain's end.
+            # The last file may be the revision's own: it stays with the chain's other files until the chain
+            # ends.
             self._chain_files[precursor] = files
         else:
             for path in files:
@@ -760,7 +761,7 @@ class Client:
                 for name, _, _ in endings:
                     self._forget(name)
             self._look_for_service()
-            for _, future, ending in endings:  # last, because the caller may reuse the job's name at once
+            for _, future, ending in endings:  # done last: the caller may reuse the job's name at once
                 future.end(ending)
             delay_s = _POLL_DELAY_MIN_S if endings else min(1.2 * delay_s, _POLL_DELAY_MAX_S)
 

@@ -53,7 +53,7 @@ class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
     """CPMpy's solver interface; `subsolver` is the folder of a service."""
 
     def __init__(self, cpm_model: Any = None, subsolver: str | None = None, client: Client | None = None):
-        """Use `client`, which stays open, or without one make a client on the folder `subsolver`."""
+        """Use `client`, which stays open; without `client`, make a client on the folder `subsolver`."""
         self.ivarmap: dict[str, Any] = {}
         self._integers = Integers(self.ivarmap)
         self.encoding = "auto"

@@ -335,7 +335,10 @@ class Ipasir:
         return {True: 10, False: 20, None: 0}[answer.satisfiable]
 
     def val(self, literal: int) -> int:
-        """Return the literal if true in the model, else its negation; 0: either will do. Only after a 10."""
+        """Return the literal if true in the model, else its negation; 0: either value will do.
+
+        Must be called only after `solve` has returned 10.
+        """
         answer = self._chain.answer
         if answer is None or answer.model is None:
             raise ValueError("the last call of solve did not return 10")

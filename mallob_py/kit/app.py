@@ -97,7 +97,7 @@ class TreeMessage:
 
 #: greatest size of a checkpoint
 CHECKPOINT_BYTES_MAX = 1 << 28
-#: shortest time between two reports of progress that are passed on
+#: shortest time between two progress reports that leave a worker
 PROGRESS_PERIOD_S = 0.2
 #: greatest number of characters of a unit; further characters are cut off
 PROGRESS_UNIT_MAX = 20
@@ -111,7 +111,7 @@ def check_progress(done: float, total: float | None) -> None:
         raise ValueError(f"a progress with total={total!r}: `total` must be a number above 0, or None")
 
 
-#: shortest time between two offers that are passed on
+#: shortest time between two offered results that leave a worker
 OFFER_PERIOD_S = 0.2
 #: greatest size of an offered result
 OFFER_BYTES_MAX = 1 << 28
@@ -144,11 +144,11 @@ class WorkerContext(ABC):
 
     #: internal id of the job
     job: int
-    #: id of the job's chain of revisions (0: none), and the job's number there
+    #: id of the chain of revisions to which the job belongs (0: no chain), and the job's number in the chain
     chain: int = 0
     revision: int = 0
-    #: this worker's index in its job tree (0: the root). It may change while the worker is suspended; `poll`
-    #: then sets it, so it must be read anew after each `poll`
+    #: index of this worker in its job tree (0: the root). `poll` may change the index of a worker that was
+    #: suspended: read the index anew after each `poll`
     index: int
     #: the job's present number of workers
     volume: int
@@ -264,7 +264,7 @@ class WorkerContext(ABC):
         return None
 
     def note_memory(self) -> None:  # noqa: B027 (without effect where nobody counts)
-        """Measure the memory of this process and its children now; call it before children end.
+        """Measure the memory of this process and its children now. Call before children end.
 
         Memory is also measured once a second. The call makes the statistics of short jobs exact.
         """

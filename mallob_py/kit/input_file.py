@@ -44,7 +44,7 @@ _FORMATS: tuple[tuple[bytes, str, Callable[[], _Decompressor]], ...] = (
 _FOREIGN = ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"), (b"7z\xbc\xaf\x27\x1c", "7z"))
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 21
-#: bytes of a compressed file that are decompressed at a time; few, because they may expand
+#: bytes of a compressed file that are decompressed at a time; few, because decompression may multiply them
 COMPRESSED_BLOCK_BYTES = 1 << 18
 
 
@@ -54,16 +54,12 @@ _max_bytes: int | None = None
 
 @contextmanager
 def at_most(max_bytes: int | None, paths: Iterable[str]) -> Iterator[None]:
-    """Refuse `paths` with more than `max_bytes`. Within the context, reading more bytes is an error, too.
-
-    Raises:
-        InputError: a file is too large.
-    """
+    """Refuse files above `max_bytes`. Within the context, reading more bytes of a file is an error, too."""
     global _max_bytes
     previous, _max_bytes = _max_bytes, max_bytes
     try:
         for path in paths if max_bytes is not None else ():
-            with suppress(OSError, ValueError):  # reported by the reader of the file
+            with suppress(OSError, ValueError):  # the reader of the file reports the error
                 status = os.stat(path)
                 if stat.S_ISREG(status.st_mode):
                     _check_size(path, status.st_size)

@@ -99,7 +99,7 @@ def race(
 
 @dataclass(slots=True)
 class _Child(Generic[A]):
-    """The process of an attempt; `place` counts the worker's processes from 0, `number` is the attempt's."""
+    """The process of an attempt; `place` counts the worker's processes, `number` all attempts, from 0."""
 
     attempt: A
     pid: int
@@ -137,7 +137,7 @@ class _Race(Generic[A]):
     ) -> None:
         self._context.note_memory()
         for pid in self._children:
-            os.kill(pid, signal.SIGKILL)  # a child that was not waited for, so its pid was not given again
+            os.kill(pid, signal.SIGKILL)  # a child not waited for keeps its pid, so no other process has it
         for child in list(self._children.values()):
             self._bury(child)
         self._selector.close()
@@ -208,7 +208,7 @@ class _Race(Generic[A]):
 
     def _bury(self, child: _Child[A]) -> str:
         """Kill a child, release what belongs to it, and return why it ended."""
-        # Has no effect on an ended child. A damaged child may have closed its pipe and still run.
+        # A damaged child may have closed its pipe and still run. The signal has no effect on an ended child.
         os.kill(child.pid, signal.SIGKILL)
         _, status = os.waitpid(child.pid, 0)
         self._selector.unregister(child.fd)
@@ -253,7 +253,7 @@ def _message_of(attempt: Attempt) -> bytes:
     except InputError as error:
         text = error.message.encode(errors="replace")
         return _HEADER.pack(_REFUSAL, 0, len(text), 0) + text
-    except MemoryError:  # counts as a death, as a kill by the kernel does: others may need less memory
+    except MemoryError:  # counts as a death, like a kill by the kernel: other attempts may need less memory
         raise
     except Exception:
         text = traceback.format_exc().encode(errors="replace")

@@ -155,7 +155,7 @@ class TreeReduction:
 
     @property
     def unfinished(self) -> int | None:
-        """Return the epoch whose result this worker, which takes part, does not have yet; None: no epoch."""
+        """Return the epoch in which this worker takes part and whose result it lacks; None: no such epoch."""
         return self._part.epoch if self._part is not None else None
 
     def start(self) -> int:
@@ -196,7 +196,7 @@ class TreeReduction:
         return Advance(finished, others)
 
     def park(self) -> NoReturn:
-        """Take part until the job ends. If the worker called `context.park` instead, others would wait."""
+        """Take part until the job ends; after `context.park`, other workers would wait for this one."""
         while True:
             self.advance(self._context.poll(_PARK_POLL_S))
 

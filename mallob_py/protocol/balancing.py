@@ -196,7 +196,7 @@ class Balancer:
 
     @property
     def rotation(self) -> Rotation:
-        """The turns in the present epoch: which jobs have one, and on which PEs."""
+        """The turns in the present epoch: which jobs have a turn, and on which PEs."""
         return self.image.rotation
 
     @property

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _CLIENT_STAY = -1
 _FINAL_VERSION = 2**62
-#: greatest number of deadlines kept, beyond two per job
+#: number of deadlines, beyond two per job, above which outdated deadlines are removed
 _OUTDATED_MAX = 64
 
 
@@ -435,7 +435,7 @@ class ClientJobs:
             self._retract(record)
 
     def _retract(self, record: ClientJob) -> None:
-        """Tell other PEs, only once, that the job is over: later this would undo its next submission."""
+        """Tell other PEs, only once, that the job is over: a later message would end its next submission."""
         if record.state is JobState.RETRACTED:
             return
         record.happens(Happening.RETRACTED)
@@ -460,7 +460,7 @@ class ClientJobs:
         record.parameters = msgspec.structs.replace(
             record.parameters, priority=priority, max_demand=max_demand
         )
-        if record.is_published and not record.is_withdrawn:  # else the first event will have the terms
+        if record.is_published and not record.is_withdrawn:  # else the first event will have the new terms
             self._demand(record, record.wanted, changed)
 
     # --- balancing ------------------------------------------------------------------------
@@ -485,7 +485,7 @@ class ClientJobs:
         )
 
     def _has_moved(self, record: ClientJob) -> bool:
-        """Tell whether other PEs must hear where the root is now, since the job's turns depend on it."""
+        """Tell whether other PEs must hear where the root is now, because the job's turns depend on that."""
         return self._balancer.rotation.is_on and record.root_pe not in (-1, record.told_root)
 
     def _demand(self, record: ClientJob, wanted: int | None, has_news: bool = False) -> None:
@@ -547,7 +547,7 @@ class ClientJobs:
             self._out.act(effects.JobRests(record.job))
 
     def _tell_of_root(self, record: ClientJob) -> None:
-        """Publish the PE of the job's root if the job's turns depend on it and its first moment is over."""
+        """Publish the PE of the job's root if the job's turns depend on it, unless the job has just begun."""
         is_young = record.announce_at_s < math.inf or not record.has_run
         if record.is_published and not is_young and self._has_moved(record):
             self._publish(record)
@@ -632,7 +632,7 @@ class ClientJobs:
     # --- the job's own news -------------------------------------------------------------------
 
     def _blame(self, record: ClientJob, source: int) -> None:
-        """Blame the hosts of PEs that could not start the root: it runs now, so the job is not at fault."""
+        """Blame the hosts of PEs that could not start the root, which runs now: the job is not at fault."""
         for rank in set(record.lost_at) - {source}:
             self._out.send(rank, messages.Blamed(record.job))
         record.lost_at.clear()
@@ -677,7 +677,8 @@ class ClientJobs:
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
             record.used(message.cpu_s, message.peak_memory_bytes)
-            # If not, a worker of a former generation found the result, and the present root may not know.
+            # Otherwise a worker of a former generation has found the result, and the present root may not
+            # know it.
             is_of_root = record.seats.is_held(0, source, message.stay)
             self._end(record, effects.Outcome.RESULT, body=message.body, is_of_root=is_of_root)
 

@@ -95,7 +95,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     residents: _Count | None = None
     #: longest time for a worker that leaves in order to hand over its work
     leave_grace_s: _Seconds = 1.0
-    #: greatest number of workers of a PE that leave in order at once; one more, and the first one is ended
+    #: greatest number of workers of a PE that leave in order at once; if one more must leave, the first one
+    #: is ended
     leavers_max: Annotated[int, msgspec.Meta(ge=1)] = 4
     #: number of past workers of the same index that are asked before a normal request
     queries_max: _Count = 4
@@ -125,7 +126,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     turnaround_s: _Seconds = 0.003
     #: number of cores of a worker, for CPU budgets
     threads: Annotated[int, msgspec.Meta(ge=1)] = 1
-    #: waiting time that counts as much as twice the priority
+    #: waiting time that counts as much as a doubled priority
     ageing_s: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)] = 60.0
 
     @property

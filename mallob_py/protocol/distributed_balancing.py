@@ -173,7 +173,7 @@ class DistributedBalancer:
             self._go_on((), now)
 
     def _note(self, events: tuple[messages.JobEvent, ...]) -> None:
-        """Note news of the coming epoch: the deputy uses them at once, the image changes with the epoch."""
+        """Give news of the coming epoch to this PE's `Deputy` at once; the image changes with the epoch."""
         for event in events:
             known = self.jobs.get(event.job)
             self._news.append(event)

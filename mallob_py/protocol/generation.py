@@ -77,7 +77,7 @@ class Heard(msgspec.Struct, frozen=True, tag=True):
 
 
 class Strayed(msgspec.Struct, frozen=True, tag=True):
-    """Stimulus: a message of another protocol, in an envelope of generation g, from no member's address."""
+    """Stimulus: a message of another protocol, in an envelope of generation g, from a non-member."""
 
     source: int
     g: int

@@ -148,7 +148,7 @@ class GivingBack:
         return self.is_draining and not (is_at_work or self._staff.leaving or is_waited_for)
 
     def _is_to_hand_over(self, job: int) -> bool:
-        """Tell whether the job's worker, once its parent has found it, goes on here and leaves in order."""
+        """Tell whether the job's worker goes on here once its parent finds it, and then leaves in order."""
         return self._cache.goes_on(job) and self._cache.workers[job].leaves
 
     def hand_over(self, now: float) -> None:

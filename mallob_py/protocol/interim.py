@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-#: integers from -2^63 to 2^64-1 stay exact
+#: a value or a bound of an offer; integers from -2^63 to 2^64-1 stay exact
 Number: TypeAlias = int | float
 
 

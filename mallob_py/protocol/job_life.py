@@ -120,7 +120,7 @@ def _life() -> dict[tuple[JobState, Happening], JobState]:
         (state.LAST, what.LEAVES): state.SAVING,
         (state.LAST, what.RETRACTED): state.RETRACTED,
         (state.SAVING, what.RETRACTED): state.RETRACTED,
-        # A new generation counts as the epoch that says so.
+        # A new generation counts as the epoch that says that the job is over.
         (state.SAVING, what.GIVEN_UP): state.GONE,
         (state.RETRACTED, what.GIVEN_UP): state.GONE,
     }

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # so that neither 1/p nor sums of such terms overflow or vanish
+PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # within these bounds, neither 1/p nor sums of terms overflow
 DEMAND_MAX = 2**31 - 1
 
 
 def says(meaning: str, be: str | None = None, **bounds: Any) -> Meta:
-    """Describe a value; `be`: what it must be, if type and bounds do not say it."""
+    """Describe a value; `be`: a requirement in words, if type and bounds do not say everything."""
     return Meta(description=meaning, extra=None if be is None else {"be": be}, **bounds)
 
 

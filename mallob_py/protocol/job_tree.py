@@ -326,7 +326,7 @@ class Seats:
         return description
 
     def remember(self, message: messages.Remember, volume: int, epoch: int) -> None:
-        """Take in memory of the last generation: past workers below a taken seat go on to the child there."""
+        """Take in memory of the last generation; the child in a taken seat gets the past workers below it."""
         past = message.past
         for seat in self.taken():
             if below := tuple(each for each in past if in_subtree(each.index, seat.index)):

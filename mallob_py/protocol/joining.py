@@ -42,7 +42,7 @@ from mallob_py.protocol.rank_messages import (
 )
 from mallob_py.protocol.rank_stimuli import RankLost, Said, TimeCame
 
-#: number of times the members' patience after which a newcomer that hears nothing ends
+#: multiple of the members' patience after which a newcomer that hears nothing ends
 _PATIENCES = 3
 
 

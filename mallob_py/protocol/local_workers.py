@@ -394,7 +394,7 @@ class LocalWorkers:
         self._out.act(Log("busy", {}))
         offer = messages.Offer(request.job, index, worker.stay, self._balancer.epoch, granted_epoch)
         self._out.send(parent, offer)
-        if worker.is_carried_over and index == 0 and worker.has_run:  # the client may not know this
+        if worker.is_carried_over and index == 0 and worker.has_run:  # the client may not know of this run
             self._out.send(worker.client, messages.RootStarted(worker.job, worker.leaves))
             if worker.demand is not None:
                 self._out.send(worker.client, messages.DemandChanged(worker.job, worker.demand))
@@ -709,7 +709,7 @@ class LocalWorkers:
             self.giving_back.save_resting_roots(now)
 
     def crashed(self, it: WorkerCrashed, now: float) -> None:
-        """Restart a dead process here, a few times; restarts by the host's fault do not count.
+        """Restart a dead process here, a few times; restarts for which the host is to blame do not count.
 
         If the process never ran, another PE must try. A root that repeatedly runs and dies ends its job,
         unless it saved new progress in between.

@@ -190,7 +190,7 @@ class Node:
         if self.is_halted:
             return self._membership.deadline_s
         deadline_s = self._over_at_s
-        for pe in self.pes:  # comparing is quicker than `min`, and done for each message
+        for pe in self.pes:  # comparisons are quicker than `min`, and this runs for each message
             if pe.deadline_s < deadline_s:
                 deadline_s = pe.deadline_s
         if self._has_duties:
@@ -204,7 +204,7 @@ class Node:
 
     def handle(self, stimulus: rank_stimuli.AnyRankStimulus, now: float) -> None:
         """Take in a stimulus; consequences are in `effects`."""
-        if type(stimulus) is rank_stimuli.Said:  # the most frequent one
+        if type(stimulus) is rank_stimuli.Said:  # the most frequent stimulus
             self._hear(stimulus, now)
         elif self.is_halted and type(stimulus) not in _WHILE_HALTED:
             self._halted.told.append(stimulus)
@@ -305,7 +305,7 @@ class Node:
         effects, slot, rank_of = pe.effects, pe.rank - self._first, self.placement.rank_of
         while effects:
             effect = effects.popleft()
-            if type(effect) is Send:  # the most frequent one
+            if type(effect) is Send:  # the most frequent effect
                 rank = rank_of[effect.dest]
                 if rank == self.rank:
                     self.local_messages += 1

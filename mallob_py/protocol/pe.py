@@ -156,7 +156,7 @@ class PE:
                 break
         deadline_s = self.client.deadline_s
         workers_s, leaving_s = self.workers.deadline_s, self.workers.leaving.deadline_s
-        # Comparing is quicker than `min`, and done for each message.
+        # Comparisons are quicker than `min`, and this runs for each message.
         if workers_s < deadline_s:
             deadline_s = workers_s
         if leaving_s < deadline_s:

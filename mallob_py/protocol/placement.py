@@ -26,7 +26,7 @@ class Placement:
     """
 
     def __init__(self, capacities: Sequence[int], members: Sequence[int] | None = None) -> None:
-        """`members`: numbers of the ranks with these capacities, ascending; None: 0 and so on."""
+        """`members`: numbers of the ranks with these capacities, ascending; None: 0, 1, ..."""
         assert capacities, "a system has at least one rank"
         assert min(capacities) >= 1, f"each rank hosts at least one PE: {capacities}"
         self.capacities = tuple(capacities)

@@ -32,8 +32,8 @@ from mallob_py.protocol.splitmix import STEP, WORD, splitmix64
 NO_LIMIT = -1
 #: smallest number of hops before a walk without limit goes home; with more PEs, the number of PEs
 _HOPS_AWAY_MIN = 32
-#: shortest time between two walks of a request: 32 hops within one rank take 0.3 ms, so a tenth of a core;
-#: between ranks they take about this time anyway
+#: shortest time between two walks of a request: a walk of 32 hops takes 0.3 ms within one rank, so walks use
+#: at most a tenth of a core; between ranks, a walk takes about this time anyway
 WALK_PERIOD_S = 0.003
 
 

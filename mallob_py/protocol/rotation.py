@@ -45,12 +45,12 @@ from mallob_py.protocol.messages import NEW_JOB, JobEvent
 _HOMES_MAX = 4
 #: PE-seconds per job within which the lead of former jobs is forgotten
 _MEMORY_S = 1.5
-#: slices up to which jobs that have attained less come first; seconds of lag that a second less attained
-#: counts for
+#: attained time, in slices, below which a job has a head start; seconds of lag that the head start adds per
+#: second that the job lacks
 _YOUNG_SLICES, _HEAD_START = 4, 4.0
 #: longest turn per PE deserved, and shortest turn, both in slices
 _SLICES_PER_SHARE, _LEAST_PART = 2.5, 0.25
-#: shares this near to a whole number are rounded
+#: greatest distance from a whole number at which a share is rounded
 _ROUNDING = 1e-9
 #: greatest number of jobs that change their homes so that one more job finds a home
 _CHAIN_MAX = 16

@@ -34,16 +34,16 @@ import msgspec
 
 from mallob_py.protocol import PeerViolation
 
-#: pivots per question of each search
+#: number of pivots per question of a search
 PIVOTS = 8
-#: sampled events or keys per section of an answer
+#: number of sampled events or keys per section of an answer
 SAMPLES = 8
 #: exponent by which sums of priorities are scaled to integers: exact from 1e-100 on
 SCALE = 400
 
 #: (numerator, p) stands for the number numerator / p; an interpolated float x is (x, 1.0)
 Pivot = tuple[int | float, float]
-#: (numerator, p, number of such events): numerator 1 is where jobs stop being raised to 1
+#: (numerator, p, number of such events); at numerator 1, jobs of priority p stop being raised to 1
 Sample = tuple[int, float, int]
 
 
@@ -189,8 +189,8 @@ def _merged_section(first: AlphaSection, second: AlphaSection) -> AlphaSection:
         return first
     if first == _NOTHING:
         return second
-    # An event among the union's smallest hashes is among the smallest of each part that has it: counts are
-    # right.
+    # An event among the union's smallest hashes is among the smallest of each part that has the event: counts
+    # are right.
     events: dict[Pivot, int] = {(numerator, p): count for numerator, p, count in first.samples}
     for numerator, p, count in second.samples:
         events[numerator, p] = events.get((numerator, p), 0) + count

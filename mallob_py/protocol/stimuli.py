@@ -64,7 +64,7 @@ class JobSubmitted(Stimulus, frozen=True):
     job: int
     parameters: JobParameters
     description: Description
-    #: checkpoint of a former service for its first root
+    #: checkpoint of a former service, for the job's first root
     checkpoint: bytes | None = None
 
 

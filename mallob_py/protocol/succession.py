@@ -145,7 +145,8 @@ class Inheritance:
     def meet(self) -> None:
         """Report remains of jobs that have been heard of to their clients.
 
-        A worker that its parent will ask for is left out; if the parent does not ask, it is reported later.
+        A worker that its parent will ask for is left out; if the parent does not ask, the worker is reported
+        later.
         """
         for job in [job for job in self.jobs if self._balancer.volume(job) is not None]:
             self.jobs.remove(job)

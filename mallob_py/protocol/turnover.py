@@ -14,7 +14,8 @@ from collections.abc import Set
 
 from mallob_py.protocol.config import Config
 
-#: number of a client's last jobs from which the run time of its next jobs is guessed: at most, and at least
+#: greatest and smallest number of a client's last jobs from whose run times those of the next jobs are
+#: guessed
 _LIVES_MAX, _LIVES_MIN = 8, 4
 _TIMES_AS_LONG = 3
 

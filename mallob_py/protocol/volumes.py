@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-#: range of priorities: others are refused; within, no product or quotient here leaves the float range
+#: range of priorities. Others are refused; with these, no product or quotient here leaves the range of floats
 MIN_PRIORITY, MAX_PRIORITY = 1e-100, 1e100
 #: greatest number of PEs: volumes and sums of volumes must be exact as floats
 MAX_PES = 2**48
@@ -170,7 +170,7 @@ def exactly_rounded_down(p: Floats, d: Floats, m: int, guess: float) -> Floats:
     floors = []
     for priority in distinct.tolist():
         p_numerator, p_denominator = priority.as_integer_ratio()
-        # MAX_PES bounds the float; the demand, applied next, decides.
+        # MAX_PES keeps the number exact as a float; the demand, applied next, is the actual bound.
         floors.append(min(numerator * p_numerator // (denominator * p_denominator), MAX_PES))
     low[doubtful] = np.minimum(np.array(floors, dtype=np.float64)[group], d[doubtful])
     return np.maximum(low, 1.0)

@@ -105,7 +105,7 @@ class Worker:
         self.state = WorkerState.UNDESCRIBED
         self.seats: Seats
         self.description: Description | None = None
-        #: epoch in which its parent accepted the worker; None: not accepted yet, as far as this PE knows
+        #: epoch in which the parent accepted the worker; None: not accepted yet, as far as this PE knows
         self.accepted_epoch: int | None = None
         #: whether the acceptance came with the request, so that an `Accepted` may follow
         self.is_granted = False
@@ -116,32 +116,32 @@ class Worker:
         self.created = True
         #: restarts since a root last saved new progress
         self.restarts = 0
-        #: reported progress, and that of the last checkpoint
+        #: reported progress, and the progress at the last checkpoint
         self.done = self.saved_done = 0.0
         #: a PE of this host that may have the worker's resting process, and the epoch of the question to this
         #: PE
         self.giver: tuple[int, int] | None = None
         #: whether the worker has had a running process, in this stay or before
         self.has_run = False
-        #: whether its process leaves in order rather than being stopped or ended at once
+        #: whether the worker's process leaves in order rather than being stopped or ended at once
         self.leaves = False
         #: number of earlier workers in the same seat that were lost, as reported by the parent
         self.losses = 0
         #: fault by which the worker is lost, with the reason
         self.loss: tuple[Fault, str] | None = None
-        #: number of workers that its application could use, as last reported by a root
+        #: number of workers that the application could use, as last reported by a root
         self.demand: int | None = None
-        #: whether it has not been adopted since the last generation ended
+        #: whether the worker is from the last generation and has not been adopted since
         self.is_carried_over = False
-        #: if carried over: whether it was in the tree when the generation ended, below a parent that still
-        #: exists
+        #: for a carried-over worker: whether it was in the tree when the generation ended, below a parent
+        #: that still exists
         self.is_awaited = False
-        #: if carried over: past and lost workers below it, with its children as of epoch 0
+        #: for a carried-over worker: past and lost workers below it, with its children as of epoch 0
         self.kept: tuple[PastWorker, ...] = ()
         self.gone: frozenset[int] = frozenset()
         #: messages that arrived before the process runs, with their senders' ranks
         self.inbox: list[tuple[int, TreeMessage]] = []
-        #: messages to its parent, which has not accepted the worker yet
+        #: messages to the worker's parent, which has not accepted the worker yet
         self.unsent: list[bytes] = []
 
     def keep_family(self) -> None:

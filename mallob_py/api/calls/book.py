@@ -35,16 +35,16 @@ PREFETCH_S = 0.02
 #: greatest size of a batch, once the size of a call is known
 BATCH_BYTES = 4 << 20
 BATCH_CALLS_MAX = 5000
-#: a batch's calls are asked back after OVERDUE_S plus OVERDUE_FACTOR times the expected time
+#: time after which a batch's calls are asked back: OVERDUE_S plus OVERDUE_FACTOR times the expected duration
 OVERDUE_S = 0.02
 OVERDUE_FACTOR = 4.0
 #: duration below which calls are repeated at once if their worker is away
 SHORT_S = 0.5
 #: longest silence of a worker with calls
 SILENT_S = 2.0
-#: a message shows that a worker is back only if the worker has been away for this time
+#: shortest absence of a worker after which a message shows that the worker is back
 _STALE_S = 0.1
-#: number of lost workers after which their only call fails
+#: number of lost workers after which a call fails that was the only call of each of them
 LOSSES_MAX = 3
 #: weight of the newest value in a running mean
 _WEIGHT = 0.3
@@ -173,7 +173,7 @@ class Book:
     # --- calls ----------------------------------------------------------------------------------
 
     def add(self, group: Group, count: int = 0, *, is_first: bool = False) -> None:
-        """Take in a new group, or `count` more calls of a known group; `is_first`: send it before others."""
+        """Take in a new group, or `count` more calls of a known group; `is_first`: send these calls first."""
         if count:
             group.state += bytes(count)
             group.limit += count
@@ -210,7 +210,7 @@ class Book:
         return self._settle(group, [call for call, state in enumerate(group.state) if state != _DONE])
 
     def batches_of(self, group: Group, calls: Container[int] | None = None) -> list[tuple[int, int]]:
-        """Return (worker, batch) numbers of a group's batches; with `calls`: of those with such a call."""
+        """Return (worker, batch) numbers of a group's batches; with `calls`: of batches with such calls."""
         return [
             (number, batch.number)
             for number, worker in self._workers.items()
@@ -225,7 +225,7 @@ class Book:
         self._hungry[worker] = None
 
     def place(self, worker: int, index: int, volume: int, now: float) -> None:
-        """Note a worker's index. The worker that had this index, and workers beyond the volume, are away."""
+        """Note a worker's index. The index's former worker, and workers beyond the volume, count as away."""
         told = self._workers[worker]
         told.index = index
         if index == 0:
@@ -237,7 +237,7 @@ class Book:
                 self._is_here(number, now)
 
     def look_for_silent(self, now: float) -> None:
-        """Have calls of silent workers repeated by other workers, as calls of workers that are away."""
+        """Have the calls of silent workers repeated by other workers, as if the silent workers were away."""
         for number, worker in self._workers.items():
             if worker.batches and not worker.is_silent and now > worker.heard_s + SILENT_S:
                 worker.is_silent = True
@@ -309,7 +309,7 @@ class Book:
             self._put_back(batch.group, [call for call in calls if batch.group.state[call] == _SENT])
 
     def drop(self, worker: int, batch_number: int, calls: Sequence[int]) -> None:
-        """Remove calls that are not sent after all from a batch, and settle them."""
+        """Settle calls of a batch that are not sent after all, and remove the calls from the batch."""
         batch = self._take_out(worker, batch_number, calls)
         if batch is not None:
             self._settle(batch.group, calls)

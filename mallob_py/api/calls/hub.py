@@ -52,7 +52,8 @@ _BACKLOG = 512
 #: longest duration of a connection's handshake
 _HANDSHAKE_S = 10.0
 _LAST_REPLIES_S = 5.0
-#: greatest length of the path of a socket's folder: with the socket's name, the system takes 107 bytes
+#: greatest length of the path of a socket's folder, so that a socket's path has at most the 107 bytes that
+#: the system permits
 _PATH_BYTES_MAX = 105
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
@@ -63,7 +64,7 @@ _NOT_ELSEWHERE = (
 
 
 class _Connection:
-    """A worker's connection; it gets its `lane` when the worker says hello."""
+    """A worker's connection. Its `lane` is set when the worker says hello."""
 
     def __init__(self, hub: Hub, connection: socket.socket, number: int, deadline_s: float) -> None:
         self.number = number
@@ -207,7 +208,7 @@ class Hub:
         self._tcp: socket.socket | None = None
         self._selector.register(self._listeners[0], selectors.EVENT_READ, self._listeners[0])
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._wake)  # not earlier: other threads write to this descriptor
+        weakref.finalize(self, os.close, self._wake)  # not earlier, because other threads write to it
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._commands: deque[Callable[[], None]] = deque()
         #: separately submitted calls: terms, function, arguments, future, retries
@@ -226,7 +227,8 @@ class Hub:
         self._numbers = 0
         self._open_group: _OpenGroup | None = None
         self._is_closing = False
-        #: function that makes each call's error from its name, if ranks are lost or workers do not start
+        #: function that makes each call's error from the call's name, if ranks are lost or workers do not
+        #: start
         self._broken: Callable[[str], BaseException] | None = None
         #: function that makes the error of each call once the thread has ended
         self._over: Callable[[], BaseException] | None = None
@@ -431,7 +433,8 @@ class Hub:
             timeout_s = 0.1 if timeout_s is None else min(timeout_s, 0.1)
         for key, events in self._selector.select(timeout_s):
             if key.data is None:
-                # Read before the reset: else a wake-up in between is read, but its flag stays set for ever.
+                # The flag is reset after reading, else a wake-up between both would be read while its flag
+                # stays set for ever.
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
                 self._is_woken = False
@@ -659,7 +662,7 @@ def _with_note(error: BaseException, call: str) -> BaseException:
 
 
 def _removed_by(process: int, folder: PrivateFolder) -> None:
-    """Remove the folder, unless this process is a fork of the one that made the folder."""
+    """Remove the folder, unless this process is a fork of the process that made the folder."""
     if os.getpid() == process:
         folder.remove()
 

@@ -567,7 +567,7 @@ def shown_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 class _Unnamed(NamedTuple):
-    """An error that is made from its call's name when it is delivered."""
+    """An error that is made when it is delivered, from its call's name."""
 
     error_of: Callable[[str], BaseException]
 

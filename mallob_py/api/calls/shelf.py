@@ -2,7 +2,7 @@
 
 A worker opens an object that the executor, or another worker, has on the worker's host. On a host without the
 executor, the first worker gets the object's bytes, and the other workers wait until they can open the object.
-If the service belongs to another user, this holds for the executor's host, too.
+If the service belongs to another user, the first worker on the executor's host gets the bytes, too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Shelf:
     """The shelf. Only the hub's thread uses it."""
 
     def __init__(self, *, is_others: bool) -> None:
-        """Create the shelf; `is_others`: the workers' user is another one, and cannot open our objects."""
+        """Create the shelf; `is_others`: another user runs the workers, and cannot open our objects."""
         self._own_host = None if is_others else socket.gethostname()
         self._kept: dict[str, _Kept] = {}
 

@@ -115,7 +115,7 @@ class FutureSink:
 
     def _begins(self, call: int) -> bool:
         future = self.futures[call]
-        if future is None or future.done():  # cancelled, or other code has set an outcome
+        if future is None or future.done():  # the future is cancelled, or other code has set its outcome
             return False
         future._has_begun = True
         return True

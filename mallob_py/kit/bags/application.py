@@ -32,14 +32,14 @@ _encode = msgspec.json.Encoder().encode
 #: target duration of a chunk of tasks, after which the worker looks at messages; time in which another
 #: process has the core does not count
 _CHUNK_S = 0.002
-#: target duration of a chunk while other processes use the core, where messages wait anyway
+#: target duration of a chunk while other processes use the core: messages then wait for the core anyway
 _SHARED_CHUNK_S = 0.004
 #: factor by which a chunk's duration may miss its target before the chunk is adapted
 _CHUNK_TOLERANCE = 1.5
-#: greatest factor by which a chunk grows at a time: a new worker adapts soon, and still reads messages within
-#: milliseconds if tasks suddenly take longer
+#: greatest factor by which a chunk grows at a time: a new worker adapts soon, but reads messages within
+#: milliseconds even if tasks suddenly take longer
 _CHUNK_GROWTH = 8.0
-#: longest time without a whole round of `run`, even if no message came and nothing is due
+#: longest time between two whole rounds of `run`, even if no message comes and nothing is due
 _ROUND_S = 0.1
 _PARK_S = 1.0
 #: time between checkpoints of the root
@@ -48,8 +48,8 @@ _CHECKPOINT_S = 1.0
 _LAST_CHECKPOINTS_S = 0.1
 #: greatest share of the root's time that checkpoints take
 _CHECKPOINT_SHARE = 0.01
-#: time between checkpoints for _TURNS_S after a pause of at least _REST_S: the job's next turn may begin on
-#: another host, from the checkpoint
+#: time between checkpoints, for _TURNS_S after a pause of at least _REST_S: the job's next turn may begin on
+#: another host, from a checkpoint
 _TURN_CHECKPOINTS_S = 0.1
 _TURNS_S = 10.0
 _REST_S = 0.1
@@ -109,7 +109,7 @@ class BagApplication(BagDeclaration, app.Application):
     def run(self, context: app.WorkerContext) -> app.Result | None:
         try:
             return BagWorker(self, context).run()
-        except BagError as error:  # the message is complete
+        except BagError as error:  # the author needs the message, not a traceback
             raise app.InputError(str(error), "application") from error
 
 
@@ -134,7 +134,7 @@ def _rehearse(application: BagApplication, configuration: Mapping[str, Any]) -> 
     """Let two ledgers do a job as real workers would, and discard the result."""
     payload = application.read(app.JobInput(configuration=configuration))
     for array in payload.values():
-        array.flags.writeable = False  # as in workers, for which kernels are compiled separately
+        array.flags.writeable = False  # read-only as in workers: kernels for such arrays are separate
     work = _Work(application, payload, configuration)
     workers = [Ledger(work, seed) for seed in range(2)]
     root = workers[0]
@@ -266,11 +266,11 @@ class BagWorker:
         elif self.ledger.books.root is None:
             last = self._context.last_checkpoint()
             if self._context.leaving or self._context.index > 0:
-                return  # otherwise the job would begin again from nothing, and report so
+                return  # without the checkpoint, the job would begin again from nothing, and report so
             self.ledger.open_root(now, last)
             self._restored = self.ledger.books.done()
             self._checkpoint_s = now + _CHECKPOINT_S
-            if last is not None:  # mostly, the job has paused, and its next turn begins on this rank
+            if last is not None:  # such a job has mostly paused, and its next turn begins on this rank
                 self._has_rested(now)
         self.ledger.neighbours_changed(now)
 
@@ -301,7 +301,7 @@ class BagWorker:
         return self.ledger.books.done() + left if math.isfinite(left) else None
 
     def _offer(self, found: Counted) -> None:
-        """Offer the result so far; it is the answer if the job is interrupted or reaches a limit."""
+        """Offer the result so far as the answer of a job that is interrupted or reaches a limit."""
         if found.result is None and found.best is None:
             return
         fields = _told(self._application, self._context.configuration, found)
@@ -345,7 +345,7 @@ class BagWorker:
             self.ledger.receive(message.sender, decode(message.data), now)
 
     def _write_log(self) -> None:
-        """Write the log. Must be called before messages are sent, so that no other log precedes this one."""
+        """Write the log. Must be called before messages are sent, so that no receiver logs them earlier."""
         if self._log is not None and self.ledger.books.log:
             self._log.write(b"".join(_encode(entry) + b"\n" for entry in self.ledger.books.log))
             self.ledger.books.log.clear()

@@ -27,7 +27,8 @@ class Bag(ABC):
     solution, all others skip tasks that cannot lead to a better solution.
     """
 
-    #: whether the number of tasks depends on their order. Need not be set if the reason is `best`
+    #: whether the number of tasks depends on the order in which they are done. Need not be set if `best` is
+    #: the only reason
     counts_vary: ClassVar[bool] = False
 
     @abstractmethod
@@ -88,7 +89,7 @@ class Bag(ABC):
         return None
 
     def learn(self, best: Any) -> None:  # noqa: B027 (without effect where there is no best)
-        """Take over another worker's better solution; skip tasks that cannot lead to a still better one."""
+        """Take over another worker's better solution; skip tasks that cannot lead to a better one."""
 
     def current_task(self) -> str:
         """Describe the task that is being done in a few words, for the job's reply if `process` raises."""

@@ -38,7 +38,8 @@ class What(Enum):
     OPENED = "opened"
     #: a loan is given from an account
     LENT = "lent"
-    #: an account's state is reported: `own` tasks done by this worker, `done` tasks in all, `final` or not
+    #: an account's state is reported: `own` tasks done by this worker, `done` tasks in all, `final`: no tasks
+    #: are left
     TOLD = "told"
     #: an account is returned to its lender; `done` excludes the account's loans
     RETURNED = "returned"
@@ -87,7 +88,7 @@ class Account:
     lender: Address | None
     bag: Bag | None
     done: int = 0
-    #: tasks done on this account by this worker, out of `done`
+    #: number of tasks, out of `done`, that this worker did itself on this account
     own: int = 0
     wasted: int = 0
     result: Any = None
@@ -105,14 +106,14 @@ class Account:
     gathered: int = -1
     #: tasks done as last reported
     told: int = 0
-    #: number of further splits until the last bag lent was small enough
+    #: number of splits, beyond the first, after which the last bag lent was small enough
     halvings: int = 0
 
     def has_work(self) -> bool:
         return self.bag is not None and not self.bag.is_empty()
 
     def untold(self) -> int:
-        """Return the number of tasks known to be done, by this worker or its borrowers, but not reported."""
+        """Return the number of tasks that are known here to be done, and not yet reported to the lender."""
         return max(0, self.done + sum(loan.copy.done for loan in self.loans.values()) - self.told)
 
 

@@ -47,7 +47,7 @@ class Incumbent:
         self._told_s = -math.inf
 
     def found(self, best: Any, now: float) -> bool:
-        """Take over a bag's best solution if it is better than the known one; return whether it was."""
+        """Take over a bag's best solution if it is better than the known solution; return whether it is."""
         if best is None or best is self.best or not self._is_better(best):
             return False
         self._set(best, encode_value(best), now)

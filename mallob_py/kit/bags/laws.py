@@ -125,7 +125,8 @@ class _Checker:
     def __init__(self, application: MakesBags, configuration: Mapping[str, Any], payload: Payload) -> None:
         self._application = application
         self._given = (payload, configuration)
-        #: whether all ways must do the same number of tasks; they need not if long tasks are done in parts
+        #: whether all ways of doing a piece must do the same number of tasks; not if long tasks are done in
+        #: parts
         self._counts = True
 
     # --- pieces ---------------------------------------------------------------------------------

@@ -63,8 +63,8 @@ from mallob_py.kit.bags.bag import Bag, BagError, Work
 from mallob_py.kit.bags.books import Account, Books, Loan, What, result_bytes
 from mallob_py.kit.bags.others import Others
 
-#: first and longest delay before a worker without tasks asks again. It grows slowly, because among thousands
-#: of workers it takes many requests to find the last rich ones
+#: first and longest delay before a worker without tasks asks again. The delay grows slowly: among thousands
+#: of workers, only many requests find the last workers with tasks
 ASK_AGAIN_S = 0.002
 ASK_GROWTH = 1.25
 ASK_AGAIN_MAX_S = 2.0
@@ -87,17 +87,17 @@ HOPS = 1
 #: the known workers
 LOOKS = 1
 LOOKS_SHARE = 0.25
-#: A worker looks for a worker that is RICHER times richer whenever it has done one part of its tasks left, so
-#: poor workers look often. It divides the tasks left into as many parts as it knows workers, within these
-#: bounds: few workers soon have about equally many tasks, and looking again would be in vain
+#: A worker divides its tasks left into parts: one for each worker that it knows, within the bounds
+#: LEVEL_PARTS. After each part it looks for a worker with more than RICHER times its tasks left. So poor
+#: workers look often, while few workers, which soon have about equally many tasks, look rarely
 RICHER = 2.0
 LEVEL_PARTS_MIN, LEVEL_PARTS_MAX = 4, 32
 #: time without a settlement after which a borrower is probed
 PROBE_S = 2.0
 #: greatest number of probes without an answer before the loan is taken back
 PROBES_MAX = 15
-#: delay before the borrower of a loan taken over is told again if it is silent. It must be less than the time
-#: after which the borrower finds its former lender gone and drops the account
+#: delay before MOVED is sent again to a silent borrower of a loan taken over; must be less than the time
+#: after which a borrower drops an account whose lender is gone
 MOVED_AGAIN_S = 1.5
 #: time for which an account without lender waits for a new lender
 ORPHANED_S = 2.0
@@ -106,7 +106,7 @@ ASKERS_MAX = 64
 
 
 def _tells_of_work(message: messages.AnyBagMessage) -> bool:
-    """Tell whether a message shows that its sender has tasks and is worth asking; most senders have none."""
+    """Tell whether a message shows that its sender has tasks. Most senders have none."""
     return isinstance(message, messages.Lend) or (
         isinstance(message, messages.WorkWanted) and message.above > 0.0
     )
@@ -130,7 +130,7 @@ class Bounds(NamedTuple):
     small_state_bytes: int = 64 << 10
 
     def pause_s(self, state: messages.State) -> float:
-        """Return the additional delay of the next state after this one."""
+        """Return the additional delay between this state and the account's next state."""
         return max(0, sum(map(len, state.bags)) - self.small_state_bytes) / self.told_bytes_per_s
 
 
@@ -142,8 +142,8 @@ def _bytes_to_lend(account: Account, bag: Bag, bytes_max: int) -> bytes:
     assert account.bag is not None
     halvings = 0
     while True:
-        # The last loan needed `account.halvings` splits, so before about as many `bag` is certainly too
-        # large.
+        # The last loan needed `account.halvings` splits: after much fewer splits, `bag` is too large to be
+        # lent.
         data = bag.to_bytes() if halvings >= account.halvings - 1 else None
         if data is not None and len(data) <= bytes_max:
             break
@@ -182,11 +182,11 @@ class Ledger:
         self._need = 0
         #: whether this worker has done tasks since its last request
         self._has_worked = False
-        #: token of an asker -> the need that this worker last served for it, and the time
+        #: token of an asker -> the asker's need that this worker served last, and the time
         self._served: dict[int, tuple[int, float]] = {}
         #: tasks of the last chunk; before the first chunk, the number reported by other workers
         self.chunk_tasks = 1
-        #: value of `done_here` before which this worker need not look at the number of tasks left
+        #: number of tasks `done_here` until which this worker need not look at the number of tasks left
         self._enough_until = 0.0
         #: whether neighbours may have this worker's lifelines, and when to send lifelines again
         self._has_lifelines = False
@@ -209,7 +209,7 @@ class Ledger:
         self._serve(now)
 
     def close_root(self) -> None:
-        """Drop the job's account, because another worker is the root now, with books of its own."""
+        """Drop the job's account, because another worker, with books of its own, is the root now."""
         if (account := self.books.root) is not None:
             self._drop(account)
 
@@ -262,7 +262,7 @@ class Ledger:
         elif left < self.level_tasks:
             self._ask_one(0, above=RICHER * left)
             self.level_tasks = self.next_level(left)
-        # Expectations may be wrong: look again after half of the tasks that can be done before asking.
+        # Expectations may be wrong: look again once half of the spare tasks are done.
         till_level = left - self.level_tasks if left < math.inf else math.inf
         self._enough_until = self.done_here + min(spare / 2, till_level, CHUNKS_UNSEEN_MAX * chunk)
 
@@ -305,7 +305,7 @@ class Ledger:
             self._ask(now, is_first=False)
 
     def leave(self, now: float) -> None:
-        """Return all accounts to their lenders, and open no more. The job's account goes by `checkpoint`."""
+        """Return all accounts except the job's own to their lenders, and open no more accounts."""
         self.books.now = now
         self._leaving = True
         self._askers.clear()
@@ -358,7 +358,7 @@ class Ledger:
                 self.books.hear_of_better(best)
         self._spread(now)
         if isinstance(message, messages.Return):
-            self._forget(source)  # the worker has left, or will have very soon
+            self._forget(source)  # the source has left, or is about to leave
         else:
             self.others.heard(source, _tells_of_work(message))
 
@@ -639,7 +639,7 @@ class Ledger:
             return
         account.lender = source
         account.orphaned_until_s = math.inf
-        if account.last_words is not None:  # the former lender may have left before they arrived
+        if account.last_words is not None:  # the last words may have arrived after the former lender left
             self._settle(account, now)
 
     def _drop(self, account: Account) -> None:

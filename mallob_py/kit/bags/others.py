@@ -36,7 +36,7 @@ class Others:
             self.hear_of((source,))
 
     def hear_of(self, others: Iterable[Address]) -> None:
-        """Remember workers. Beyond KNOWN_MAX, each worker replaces a random one: the choice stays wide."""
+        """Remember workers. Beyond KNOWN_MAX, each new worker replaces a random one."""
         for other in others:
             if other != self._address and other not in self.known and other not in self.gone:
                 if len(self.known) >= KNOWN_MAX:

@@ -30,7 +30,7 @@ class Deliverer:
         #: the thread that takes the next delivery, and the time at which its present delivery began
         self._current: threading.Thread | None = None
         self._begun_s: float | None = None
-        #: all threads that deliver, held ones included
+        #: all threads that deliver, including threads held by slow deliveries
         self._threads: set[int] = set()
         self._at_work = 0
         self._is_closed = False

@@ -46,7 +46,7 @@ class Initialized:
         return self.func(*args, **kwargs)
 
     def _prepare(self) -> None:
-        """Call the initializer unless this process has called it; copy the globals it set to the function."""
+        """Call the initializer, once per process, and copy the globals that it has set into the function."""
         with _mutex:
             if self._mark not in _done:
                 try:

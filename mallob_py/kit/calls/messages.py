@@ -71,7 +71,7 @@ class Told(Message, frozen=True, tag=6):
 
 
 class Offered(Message, frozen=True, tag=7):
-    """The number of calls that running calls have submitted, not begun yet, and that others could do."""
+    """The number of calls that other workers could do: submitted by running calls, and not begun."""
 
     count: int
 
@@ -138,7 +138,7 @@ class Recall(Message, frozen=True, tag=22):
 
 
 class Stop(Message, frozen=True, tag=28):
-    """Drop these calls of a batch, whose results nobody wants; interrupt the one that runs."""
+    """Drop calls of a batch whose results nobody wants, and interrupt such a call if it is running."""
 
     batch: int
     places: list[int]

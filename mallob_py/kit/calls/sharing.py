@@ -65,8 +65,8 @@ class Shared(Generic[_T]):
     def __init__(self, mark: str, size_bytes: int, region: Region | None = None) -> None:
         self._mark = mark
         self.size_bytes = size_bytes
-        #: region with the object if it was shared within a call, since it is then sent together with its
-        #: handle; None: processes find the region by the mark
+        #: the object's region if the object was shared within a call and is sent with its handle; None:
+        #: processes find the region by the mark
         self._region = region
 
     @property
@@ -102,7 +102,7 @@ fetch: Callable[[str], Region] = fetch_nothing
 
 
 def _handle(mark: str, size_bytes: int) -> Shared[Any]:
-    """Return this process's handle if there is one: the object is kept while its first handle lives."""
+    """Return this process's first handle of the mark, or a new one. The first one keeps the object."""
     found = _handles.get(mark)
     return Shared(mark, size_bytes) if found is None else found
 
@@ -169,5 +169,6 @@ def _written(parts: Sequence[Buffer]) -> Region:
 
 
 def _mapped(fd: int) -> memoryview:
-    # A private mapping shares the pages, too, and older kernels allow only private ones of a sealed region.
+    # A private mapping shares the pages, too, and older kernels allow only private mappings of a sealed
+    # region.
     return memoryview(mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_PRIVATE, mmap.PROT_READ))

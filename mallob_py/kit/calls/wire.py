@@ -149,7 +149,7 @@ class FrameReader:
                 raise PeerGone
 
     def _target(self) -> memoryview | None:
-        """Return the unfilled part of the buffer being received; None: no buffer is."""
+        """Return the unfilled part of the buffer being received; None: no buffer is being received."""
         index = len(self._buffers) - 1
         if self._head is None or index < 0 or self._filled == len(self._buffers[index]):
             return None
