@@ -19,7 +19,7 @@ from mallob_py.cli.option_sources import suggestion
 from mallob_py.cli.study_options import DocsOptions
 
 _PACKAGE = Path(mallob_py.__file__).parent
-#: line of a document that stands for docstrings, with the site's options below
+#: line of a document in whose place docstrings are shown, with the site's options below the line
 _PLACE = re.compile(r"^::: ([\w.]+)\n(?: +.*\n)*", re.MULTILINE)
 #: files for other programs
 _FILES = ("*.json", "*.yml", "compose/*")

@@ -45,7 +45,7 @@ USERS = ("ada", "bob", "cyd", "dan")
 OPTIMISE_S, LIMIT_S = 8.0, 60.0
 _LOOK_S = 0.25
 _REVISIONS = 6
-#: greatest ratio of costs that counts; it also counts if there is no solution
+#: greatest ratio of costs that counts, and the ratio that counts without a solution
 _RATIO_MAX = 2.0
 _GRID = 160
 _REMARKS = """\
@@ -266,7 +266,7 @@ def play(seed: int, jobs: Sequence[Arrival], pes: int, way: str, difficulty: Dif
         if way == "alone":
             ended = [runner.run(msgspec.structs.replace(job, at_s=0.0), time.monotonic()) for job in jobs]
         else:
-            # In the pool, each job has a thread, so that no job waits for one.
+            # In the pool, each job has a thread, so that no job waits for a thread.
             ended = _arriving(runner, jobs, pes if way == "queue" else len(jobs))
         runner.close()
         return Played(ended)

@@ -39,7 +39,8 @@ SOURCES = (
 _LATER = ("configuration", "processes", "limits", "scheduling", "files and logs")
 
 
-#: (flags in other programs, our flags with the same meaning), for hints; a command has at most one of ours
+#: (flags in other programs, our flags with the same meaning), for hints; a command has at most one of our
+#: flags
 _ELSEWHERE = (
     (("-t", "--time", "--timeout", "--wallclock-limit"), ("--time-limit",)),
     (
@@ -238,7 +239,8 @@ def parse_options(
     rows = table(options_class)
     specs = [spec for spec, _ in rows.values()]
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    # Words behind `--` are marked by a NUL, which no argument can hold: argparse forgets what they are.
+    # Words behind `--` are marked by a NUL, which no argument can hold, because argparse does not tell them
+    # apart.
     arguments = [*_one_value_each(arguments[:at], specs), *(f"\0{word}" for word in arguments[at + 1 :])]
     parser = make_parser(command, summary, options_class)
     namespace, unknown = parser.parse_known_intermixed_args(arguments)

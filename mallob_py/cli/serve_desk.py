@@ -146,7 +146,7 @@ def with_defaults(
 
 #: time between two tries to lock a folder: a killed process holds its locks until it has ended
 _TRY_AGAIN_S = 0.2
-#: time for which another process may hold a folder's lock before a message tells it
+#: time for which another process may hold a folder's lock before a message says so
 _PATIENCE_S = 5.0
 
 

@@ -133,7 +133,8 @@ class SolveDesk(OneShotDesk):
         self._table = table
         self._is_for_terminal = output is sys.stdout and sys.stdout.isatty() and not options.quiet
         if "solutions" in self._configuration and self._is_single and options.time_limit_s is not None:
-            # An answer that is offered within the grace counts; then a job without one is interrupted.
+            # An answer offered within the grace counts; after the grace, a job without an answer is
+            # interrupted.
             self._answers_by_s = self._limit_s
             self._limit_s += _GRACE_S
         self._input = f"/proc/{os.getpid()}/fd/0"

@@ -129,7 +129,7 @@ def unit_text(options: ServiceInstallOptions) -> str:
     ]
     if not options.for_user:
         writable = dict.fromkeys([api_dir, *_further_folders(options), "/tmp", "/var/tmp"])
-        # A folder that is missing would keep the unit from starting; "-" lets it start and say why.
+        # A missing folder would keep the unit from starting; "-" lets the unit start and report the folder.
         lines += [*_OF_SYSTEM, f"ReadWritePaths={' '.join(_quoted('-' + path) for path in writable)}"]
     wanted_by = "default.target" if options.for_user else "multi-user.target"
     return "\n".join([*lines, "", "[Install]", f"WantedBy={wanted_by}", ""])
@@ -183,7 +183,7 @@ def _write(path: Path, text: str, hint: str) -> None:
 
 
 def _verified(path: Path, options: ServiceInstallOptions) -> list[str]:
-    """Return the faults that `systemd-analyze` finds in the unit; none if that is not installed."""
+    """Return the faults that `systemd-analyze` finds in the unit; none if the program is not installed."""
     if (program := shutil.which("systemd-analyze")) is None:
         return []
     scope = ["--user"] if options.for_user else []

@@ -86,7 +86,7 @@ class Jobs:
         self._told_jobs: list[views.Job] = []
         self._applications = sorted(installed() | places_without_search())
         self._mutex = threading.Lock()
-        #: client that a request has named -> shared look at its jobs without a reply
+        #: client that a request has named -> shared look at the client's jobs without a reply
         self._looks: dict[int, SharedLook] = {}
 
     # --- looking --------------------------------------------------------------------------------
@@ -354,8 +354,8 @@ class Jobs:
     def _settled(self, record: Record) -> Record:
         """Return the record of a job, with its end if the job has ended.
 
-        A reply of that name may belong to an earlier job that was live when this job was submitted. Only if
-        the reply leaves this open, all jobs without a reply are looked at.
+        A reply of the job's name may belong to an earlier job that was live when this job was submitted. Only
+        if the reply leaves this open, all jobs without a reply are looked at.
         """
         if record.ended is not None or (found := self._reply_to(record)) is None:
             return record
@@ -463,7 +463,7 @@ class Jobs:
         """
         if number is not None and not is_submission(key):
             reply = self._reply(_checked(key), self._checked_client(client_index))
-            # Replies of all revisions of a chain have the number of the first one.
+            # Replies of all revisions of a chain have the number of the first revision.
             if reply.get("internal_id") != number and not reply.get("internal_revision"):
                 raise ApiError(410, _FORGOTTEN)
             return reply
