@@ -111,7 +111,7 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
 class _Arrival(msgspec.Struct, frozen=True):
     """The message by which a rank reports to all others that it is up."""
 
-    #: seconds since 1970; the time of rank 0 is the start of the system
+    #: time of the rank's arrival, in seconds since 1970; rank 0's is the start of the system
     now_s: float
     offer: CapacityOffer
     process: RankProcess
@@ -166,7 +166,7 @@ def run_rank(
     pes = placement.pes_of(transport.rank)
     pool_options = _pool_options(settings, pes)
     pool = WorkerPool(server, pool_options)
-    #: one process runs a worker; the other processes are suspended, kept or spare
+    #: greatest number of suspended workers per PE; further processes run a worker, are kept or spare
     suspended_per_pe = settings.config.job_cache + settings.config.roots_kept(placement.size)
     processes_per_pe = 1 + suspended_per_pe + settings.warm + pool_options.kept_max // len(pes)
     closed = may_be_lost = False

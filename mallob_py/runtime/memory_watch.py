@@ -100,7 +100,7 @@ class HostVote:
         return True
 
     def hold_turn(self, now_s: float) -> None:
-        """Take the turn without pausing a worker, so that no rank pauses one before given memory is seen."""
+        """Take the turn without pausing a worker, so that freed memory is measured before the next pause."""
         with self._locked():
             _, complaint_s = self._times()
             os.pwrite(self._file, _TIMES.pack(now_s, complaint_s), 0)
@@ -119,8 +119,8 @@ class HostVote:
         return turn_s, complaint_s
 
 
-#: shortest time between two pauses of workers, in which the memory of the first one's process is seen to be
-#: free
+#: shortest time between two pauses of workers, so that the memory freed by the first is measured before the
+#: second
 _PAUSE_EVERY_S = 3.0
 #: shortest time between two unpauses, in which the first unpaused worker becomes about as large as before
 _UNPAUSE_EVERY_S = 10.0
@@ -232,7 +232,7 @@ class MemoryWatch:
             self._bid_for_turn(now_s)
 
     def _bid_for_turn(self, now_s: float) -> None:
-        """Bid; pause a worker at the second look in need at the earliest, when all ranks have bid."""
+        """Bid; if the bid wins at the second look with short memory or later, pause a worker."""
         largest_bytes = self._reclaimable.largest_bytes()
         had_bid, self._has_bid = self._has_bid, largest_bytes > 0
         self._vote.bid(largest_bytes)
@@ -286,7 +286,7 @@ class RankReclaimable:
         self._paused: dict[int, int] = {}
 
     def give_back_processes(self, wanted_bytes: int) -> int:
-        """End spare and kept processes; spare processes count as no memory, since they share it."""
+        """End spare and kept processes; spare ones count as no memory, since they share the fork server's."""
         self._pool.processes.keep_none_ready()
         return self._pool.processes.discard_all(self._pool.kept.drop_oldest(wanted_bytes))
 

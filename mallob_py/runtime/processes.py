@@ -259,7 +259,7 @@ def bury_orphans(own: Collection[int]) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    import ctypes  # late: not needed by running ranks
+    import ctypes  # imported late: running ranks do not need it
 
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 

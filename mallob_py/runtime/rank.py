@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 INLINE_BYTES_MAX = 4096
 #: longest wait, at this rank's end, until newcomers have removed their remains on their hosts
 _LAST_SHELL_S = 5.0
-#: chunks of 256 KB copied per turn, at most: workers, timers and users must not wait longer
+#: greatest number of chunks of 256 KB copied per turn: workers, timers and users must not wait longer
 _TRANSFERS_PER_TURN = 4
 _TIME_CAME = rank_stimuli.TimeCame()
 
@@ -113,7 +113,7 @@ class Rank:
         self._newcomers = Newcomers(transport, clock)
         #: the log of all stimuli; None: stimuli are not logged
         self.stimuli: StimulusLog | None = None
-        #: called in each new generation
+        #: function called in each new generation
         self.on_change: Callable[[], None] = lambda: None
         self._is_acting = False
         self._stop_at_s = stop_at_s

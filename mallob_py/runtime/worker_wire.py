@@ -253,7 +253,7 @@ class Imports(ProcessMessage, frozen=True, tag=17):
 
 class InputRead(ProcessMessage, frozen=True, tag=7):
     description: LocalDescription
-    #: whether the process continues with the run that had to follow
+    #: whether the process continues with the run `then` of the request
     goes_on: bool = False
 
 

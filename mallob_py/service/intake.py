@@ -35,9 +35,10 @@ from mallob_py.service.store.entries import came_over_http
 from mallob_py.service.store.large_files import LargeFiles, Parsed
 from mallob_py.service.telemetry.status_writer import StatusWriter
 
-#: bounds of one turn: number of files, time
+#: bounds of one turn: greatest number of files taken in, and greatest duration
 _TAKE_AT_ONCE, _TAKE_S = 16, 0.02
-#: with many known files, a turn takes in one more for each `_FILES_PER_MORE` of them, up to a maximum
+#: greatest number of files taken in per turn if many are known; number of known files for each further file
+#: in a turn
 _TAKE_AT_ONCE_MAX, _FILES_PER_MORE = 128, 100
 #: rough bound on the memory of parsed job files; beyond it, files are dropped and read again
 _PARSED_BYTES_MAX = 8 << 20
@@ -284,7 +285,7 @@ class Intake:
         for _, early, request in list(self._early.values()):
             is_of_job = isinstance(request, Interruption) and request.identity == identity
             is_before = early.handed_in_s < incoming.handed_in_s
-            # If both files were claimed earlier, their order is unknown: these times are those of claiming.
+            # If both files were claimed earlier, their order is unknown: their times are those of claiming.
             if is_of_job and is_before and not (early.is_known and incoming.is_known):
                 del self._early[early.internal_id]
                 self._refuse(early, no_live_job(identity), now, request)

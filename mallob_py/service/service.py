@@ -153,7 +153,7 @@ class Service(Desk):
         if now >= self._machine.deadline_s:
             self._machine.turn(now)
         if now >= self._status.deadline_s:
-            self._running.acquit(now)  # here, since it need not happen in every turn
+            self._running.acquit(now)  # done here, since it need not happen in every turn
             self._status.turn(now)
         if self._retention is not None and now >= self._retention.deadline_s:
             self._retention.turn(now)

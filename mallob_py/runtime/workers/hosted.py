@@ -26,7 +26,8 @@ from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.workers.tasks import Key
 
 _UPDATE_DELAY_S = 0.005
-#: share of its run time so far after which a worker's CPU time is reported again, so reports become rare
+#: time between two reports of a worker's CPU time, as a share of the worker's run time so far: reports become
+#: rare
 _CPU_SHARE = 0.02
 _CPU_PERIOD_S = 0.1
 _NOTICEABLE = 1.02

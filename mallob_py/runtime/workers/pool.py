@@ -66,7 +66,7 @@ from mallob_py.runtime.workers.tasks import (
 TAKE_UP_S = 1.0
 #: worker number of a run that a kept process begins before the worker is started; longest time for such a run
 AHEAD, _AHEAD_S = -1, 0.05
-#: greatest number of awaited processes that this rank remembers to give on; there are never more than a few
+#: greatest number of awaited processes that this rank remembers to pass on; there are never more than a few
 _ONWARD_MAX = 64
 _FORK_AGAIN_S = 0.1
 #: period of looking for workers that other programs have stopped by a signal
@@ -104,8 +104,8 @@ class WorkerPool:
         #: tasks that were handed to kept processes, or for which other ranks give processes, not begun yet
         self._pending: set[JobTask] = set()
         self._starter = Starter()
-        #: worker whose process is still to come -> rank to which it must be given on, and the receiving
-        #: worker
+        #: worker whose process is still to come -> rank to which the process must be passed on, and the
+        #: receiving worker
         self._onward: dict[Key, tuple[int, Key]] = {}
         self.inspection = Inspection()
         #: tasks that pause because their processes were killed when memory was short

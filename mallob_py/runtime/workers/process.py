@@ -266,7 +266,7 @@ class _Context(WorkerContext):
         #: progress that the application has reported, not passed on yet
         self._progress: Progress | None = None
         self._offering = Offering(self._encoded, lambda interim: link.send(wire.Offered(interim)))
-        #: returns the name of a result code
+        #: function that returns the name of a result code
         self.result_string: Callable[[int], str] = str
         self.cpu_before_s = cpu_before_s
 
@@ -428,7 +428,7 @@ class _Worker:
 
     def run(self) -> None:
         while True:
-            self._count_anew()  # here, where no rank waits for this process
+            self._count_anew()  # done here, since no rank waits for this process now
             following: wire.Run | None = None
             match self._link.receive():
                 case wire.Run() as run:
@@ -765,7 +765,7 @@ def _int32_bytes(solution: Any) -> bytes:
             return array.array("i", solution).tobytes()
         except OverflowError:
             raise ValueError("a solution's integers must fit into 32 bits") from None
-    import numpy as np  # late: doubles the memory of a process without arrays
+    import numpy as np  # late: numpy doubles the memory of such a process
 
     numbers = np.asarray(solution)
     if numbers.size == 0:

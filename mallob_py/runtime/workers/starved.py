@@ -41,7 +41,7 @@ class MemoryKills:
 
     def __init__(self, count: Callable[[], int] = oom_kills) -> None:
         self._count = count
-        #: the count at the last look; None: there was no look
+        #: number of kills by the kernel, as counted at the last look; None: there was no look
         self._counted: int | None = None
         self._seen_s = -math.inf
         #: whether the rank's memory watch finds memory short: other programs may kill before the kernel does

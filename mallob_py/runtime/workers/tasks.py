@@ -90,7 +90,8 @@ def missed(key: Key, message: TreeMessage) -> WorkerEvent:
 
 #: how long a read or an inspection waits for a process if no process can be started
 PATIENCE_S = 5.0
-#: greatest number of processes that read an input anew after a reading process died; it may have been killed
+#: greatest number of processes that read an input anew after a reading process died, perhaps killed from
+#: outside
 _OTHER_READERS_MAX = 2
 #: events that end a task
 FINAL_EVENTS = (
@@ -112,11 +113,11 @@ class JobTask:
     run: wire.Run
     suspended: bool = False
     link: WorkerLink | None = None
-    #: whether its process was kept for a chain and has not begun this task yet; or (without a link) whether
-    #: another rank must give the process
+    #: whether the task's process was kept for a chain and has not begun this task yet; or (without a link)
+    #: whether another rank must give the process
     is_pending: bool = False
     take_up_by_s: float = math.inf
-    #: CPU time of its process before this task; None: the application does not run yet
+    #: CPU time of the task's process before this task; None: the application does not run yet
     cpu_before_s: float | None = None
     #: the task's CPU time that another rank, which had the process before, has reported
     cpu_told_s: float = 0.0

@@ -15,7 +15,7 @@ from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, Links
 from mallob_py.runtime.world.session_folder import PrivateFolder
 
 #: waiting bytes of one peer, and of all peers together, above which dispensable messages must not be sent; a
-#: peer with at most the last number of waiting bytes may always get them
+#: peer with at most the last number of waiting bytes may always get such messages
 CONGESTED_BYTES, CONGESTED_TOGETHER_BYTES, UNCONGESTED_BYTES = 64 << 20, 256 << 20, 1 << 20
 WAITING_BYTES_MAX = 4 << 30
 _CLOSE_POLL_S = 0.0002

@@ -39,7 +39,7 @@ __all__ = [
 
 #: this rank's end of a pipe to its guard
 _link: int | None = None
-#: whether the parent leaves the process manager for this rank
+#: whether the parent leaves the process manager on behalf of this rank
 _takes_leave = False
 #: the process that reads the link's other end
 _parent = 0

@@ -30,8 +30,8 @@ from mallob_py.runtime.world import words_process
 from mallob_py.runtime.world.doorbell import BELL_ADDRESS_VARIABLE
 from mallob_py.runtime.world.failure_detector import HOST_NAME_VARIABLE
 
-#: prefixes of the variables that newcomers must not get: those for ranks of MPI's world, and the exit file,
-#: in which the exit code of a newcomer that outlives the launcher's ranks would count as the world's
+#: prefixes of variables that newcomers must not get: those for ranks of MPI's world, and the exit file's. A
+#: newcomer may outlive the launcher's ranks, and its exit code in the file would count as the world's
 _OF_MPI = (*PREFIXES, EXIT_FILE_VARIABLE)
 #: prefix of the variables that are passed to other hosts, except `_OF_THIS_HOST`
 _TAKEN_ALONG = "MALLOB_PY_"

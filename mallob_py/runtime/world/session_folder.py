@@ -182,7 +182,7 @@ def shared_folder() -> Path:
     """Return the parent of session folders: shared memory if there is any, else the temporary folder."""
     if os.access(SHARED_MEMORY, os.W_OK):
         return SHARED_MEMORY
-    import tempfile  # commands start sooner without it
+    import tempfile  # imported late: commands start sooner
 
     return Path(tempfile.gettempdir())
 

@@ -127,7 +127,7 @@ class _Lane:
         self.waiting_bytes = 0
         self.unacknowledged = 0
         self.since_synchronous = 0
-        #: time when a send was first seen unfinished since the last one finished; inf: never since
+        #: time of the first look at an unfinished send since the last send finished; inf: no such look
         self.stands_since_s = math.inf
 
     def is_open(self) -> bool:

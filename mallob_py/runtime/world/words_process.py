@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-#: smallest size of the end that is kept, if there was more text; the file has at most twice this size
+#: number of bytes at the end of the text that are kept at least; the file has at most twice this size
 KEPT_BYTES = 1 << 12
 
 

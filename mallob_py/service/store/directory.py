@@ -430,7 +430,7 @@ def _unusable(path: Path, error: OSError) -> ServiceError:
     )
 
 
-#: number of claimed files that the loop has not fetched, beyond which none are claimed
+#: number of claimed files not yet fetched by the loop from which on no further files are claimed
 _READY_MAX = 64
 _WAIT_MAX_S = 1.0
 

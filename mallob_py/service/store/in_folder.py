@@ -136,9 +136,9 @@ def is_remote(path: Path) -> bool:
 
 
 SETTLE_S = 1.0
-SETTLE_WATCHED_S = 30.0  # for ends of slow writers that inotify failed to report
+SETTLE_WATCHED_S = 30.0  # as SETTLE_S, where inotify works but may miss a slow writer's end
 POLL_INTERVAL_S = 0.05
-RESCAN_INTERVAL_S = 5.0  # beside inotify, for missed events and a deleted folder
+RESCAN_INTERVAL_S = 5.0  # period of listing beside inotify, which may miss events
 RETRY_DELAY_S = 1.0
 #: time without a change after which an empty file is complete
 REST_S = 2.0

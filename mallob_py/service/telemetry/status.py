@@ -152,47 +152,49 @@ class JobStatus(JobTerms, frozen=True):
     client: int = 0
     balanced_priority: float = 0.0
     # --- before it runs
-    #: some of its dependencies that have not ended, and the number of all of them
+    #: some of the job's dependencies that have not ended, and the number of all such dependencies
     waits_for: tuple[str, ...] = ()
     waits_for_count: int = 0
     arrives_in_s: float = 0.0
-    #: time for which its input has been read, or has waited for a reader
+    #: time for which the job's input has been read, or has waited for a reader
     reading_s: float = 0.0
-    #: how far its input file has been read, and the file's size; 0 of 0: not known
+    #: number of bytes read of the input file, and the file's size; 0 of 0: not known
     read_bytes: int = 0
     input_bytes: int = 0
-    #: number of the service's crashes in a row while the job ran; number from which on it is not run again
+    #: number of the service's crashes in a row while the job ran, and the number from which on the job is not
+    #: run again
     crashes: int = 0
     crashes_max: int = 0
     is_suspect: bool = False
     # --- once the PEs know of it
-    #: bound of its demand: its own bound, or its part of its user's bound
+    #: bound of the job's demand: its own bound, or its part of its user's bound
     demand_bound: int = 0
-    #: number of workers that its application could use; None: any number
+    #: number of workers that the job's application could use; None: any number
     wanted: int | None = None
     #: PEs that the job deserves on average over time; 0 while whole PEs suffice for all jobs
     share: float = 0.0
-    #: the PE of its root, -1: none
+    #: PE of the job's root; -1: none
     root: int = -1
-    #: for a job that rests because there are more jobs than PEs: its PE, and about how long it still rests
+    #: for a job that rests because there are more jobs than PEs: PE of the job, and about how long the rest
+    #: still takes
     rests_at: int = -1
     back_in_s: float = 0.0
-    #: for a job that was given up: shortest time with a PE once it begins again
+    #: for a job that was given up: shortest time with a PE once the job begins again
     next_turn_s: float = 0.0
     #: for a job that cannot begin anew: number of such jobs at work, one of which must end first
     lasting_before: int = 0
-    #: its standing: a waiting job of larger standing gets a PE first
+    #: the job's standing: a waiting job of larger standing gets a PE first
     standing: float = 0.0
     root_is_placed: bool = False
-    #: time since its first execution, and the part of this time with a PE
+    #: time since the job's first execution, and the part of this time with a PE
     running_s: float = 0.0
     turns_s: float = 0.0
     pe_s: float = 0.0
     cpu_s: float = 0.0
     peak_memory_bytes: int = 0
-    #: progress; None: its application reports none
+    #: progress; None: the application reports none
     progress: JobProgress | None = None
-    #: best offers; None: its workers have offered nothing
+    #: best offers; None: the job's workers have offered nothing
     interim: JobInterim | None = None
 
     @property
@@ -313,7 +315,7 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     ended: tuple[EndedJob, ...] = ()
     #: cores of a PE, for CPU limits
     threads: int = 1
-    #: time of waiting for a PE that counts as much as twice the priority
+    #: time of waiting for a PE that counts as much as a doubled priority
     ageing_s: float = 60.0
     #: number of the generation: from 1, one more each time that ranks are lost, leave or join
     generation: int = 1
@@ -430,7 +432,7 @@ class StatusWatch:
     def __init__(self, api_dir: str | os.PathLike[str]) -> None:
         self._api_dir = api_dir
         self._last_s = -math.inf
-        #: time of its last seen change, by `time.monotonic`
+        #: time of the last seen change of the status, by `time.monotonic`
         self._changed_s: float | None = None
 
     def read(self) -> ServiceStatus | None:
