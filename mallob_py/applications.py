@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: application of job files that name none
 DEFAULT_APPLICATION = "SAT"
-#: suffix of a file -> the application for which `solve` and `submit` take the file; others are formulas
+#: suffix of a file -> the application for which `solve` and `submit` take the file; other files are formulas
 _OF_SUFFIX = {".smt2": "SMT", ".wcnf": "MAXSAT"}
 ENTRY_POINT_GROUP = "mallob_py.apps"
 DECLARATION_GROUP = "mallob_py.declarations"

@@ -40,7 +40,7 @@ _LAST = ("test_seeds.py", "test_liveness.py", "test_volumes.py", "test_volume_se
 #: pytest with few plugins, which halves the time of a single test
 _PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "anyio.pytest_plugin")
 PYTEST = ("-m", "pytest", "-x", "-q", *_PLUGINS)
-#: a timeout is a failure of its test, and must not end pytest
+#: pytest option by which a time-out is a failure of its test, and does not end pytest
 _TIMEOUT_METHOD = "--timeout-method=signal"
 #: time limit of a test; a test that never ends has noticed the mutation
 _TEST_TIMEOUT_S = 60

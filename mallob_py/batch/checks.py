@@ -10,8 +10,8 @@ from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.policy import Policy, PolicyError, Running, Share, View, Wake
 
 _ID = attrgetter("id")
-#: greatest number, beyond the machine's number of nodes, of successive resizes of a job during which it does
-#: no work and no job arrives, starts or ends
+#: number of resizes, beyond the machine's number of nodes, that a job may have in a row without any work of
+#: the job, and without any arrival, start or end of a job
 _ROUNDS_MAX = 1000
 
 
@@ -26,8 +26,8 @@ class Checks:
         self._policy = policy
         self._view = view
         self._numbers = numbers or {}
-        #: job -> ((its work left [s], number of waiting jobs, number of running jobs) at its last resize,
-        #: number of its resizes in this state)
+        #: job -> (state at the job's last resize: (work left [s], number of waiting jobs, number of running
+        #: jobs), number of the job's resizes in this state)
         self._rounds: dict[int, tuple[tuple[float, int, int], int]] = {}
 
     def error(self, job: int, what: str) -> PolicyError:

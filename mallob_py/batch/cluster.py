@@ -21,7 +21,7 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 class Room:
-    """The free resources of a cluster, by node and resource. Policies must not change it, only a copy."""
+    """The free resources of a cluster, by node and resource. Policies may change only a copy."""
 
     __slots__ = ("capacity", "left")
 

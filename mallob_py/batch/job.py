@@ -16,11 +16,12 @@ AnySpeedup = Linear | Power | Amdahl | Logarithmic | Downey
 class Kind(enum.Enum):
     """The kinds of jobs, by who determines a job's number of nodes."""
 
-    #: the user determines it
+    #: the user determines the number of nodes
     RIGID = "rigid"
-    #: the scheduler determines it at the job's start
+    #: the scheduler determines the number of nodes at the job's start
     MOLDABLE = "moldable"
-    #: the scheduler determines it at the job's start, and changes it while the job runs
+    #: the scheduler determines the number of nodes at the job's start, and changes the number while the job
+    #: runs
     MALLEABLE = "malleable"
     #: the job asks for other numbers of nodes while it runs
     EVOLVING = "evolving"

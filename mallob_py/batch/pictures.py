@@ -95,7 +95,7 @@ def _figure(schedule: Schedule, labels: Sequence[str]) -> tuple[Figure, Sequence
 
 def _svg(figure: Figure) -> str:
     text = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": "mallob-py"}):  # same schedule, same file
+    with mpl.rc_context({"svg.hashsalt": "mallob-py"}):  # equal schedules give equal files
         figure.savefig(text, format="svg", dpi=150, metadata={"Date": None})
     return text.getvalue()
 

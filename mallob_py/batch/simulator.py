@@ -607,7 +607,7 @@ class _Run:
         for mate in mates:
             mate.guest = guest
             self._retime(mate)
-            # A mate ends this much later if the guest runs as long as estimated.
+            # The guest delays the end of the mate by this time, if the guest runs as long as estimated.
             self._forget_end(mate)
             mate.estimated_end_s += estimate_s
             insort(self._ends, (mate.estimated_end_s, mate.order, mate))

@@ -40,7 +40,8 @@ class GrowthRow(msgspec.Struct, frozen=True, kw_only=True):
     latency_us: float
     #: all messages from the submission until the cluster is quiescent, also those of balancing and job tree
     messages_per_worker: float
-    #: messages that the busiest PE has sent and received between these two moments
+    #: number of messages that the busiest PE has sent and received from the submission until the cluster is
+    #: quiescent
     hottest_messages: int
 
 

@@ -43,7 +43,7 @@ LATENCIES_MS = {
     "random walk h=1000": (48.9, 9.5),
     "random walk h=inf": (45.4, 9.3),
 }
-#: the same latencies without reuse of workers
+#: the latencies of P Fig. 6 without reuse of workers
 LATENCIES_WITHOUT_REUSE_MS = (2.20, 7.31)
 
 #: P 5.3: mean time between arrivals of one client in s -> busy share of the median PE

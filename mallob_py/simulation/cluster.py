@@ -297,7 +297,7 @@ class Cluster(Network):
         for capacity in capacities:
             places = self.add_loop(capacity, 1.0)
             self._ranks.append(_Rank(len(self._ranks), places))
-            self.pes += [PE(0, 1, self.config) for _ in places]  # until the rank begins
+            self.pes += [PE(0, 1, self.config) for _ in places]  # placeholders until the rank begins
             new.append(self._ranks[-1])
         self._start_ranks(new, asked)
         return [rank.address for rank in new]

@@ -157,7 +157,7 @@ class HashedDelays(InfinitelyFast):
     def message_s(self, source: int, dest: int) -> float:
         if self._special is not None:
             return self._next(What.MESSAGE, source, dest)
-        # The same as `_next`, written out here, since this is done for each message.
+        # The code of `_next`, written out here because it runs for each message.
         key = self._message_code, source, dest
         stream = self._streams.get(key)
         if stream is None:

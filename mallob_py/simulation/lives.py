@@ -26,14 +26,14 @@ class Lives(Generic[AnyPlan]):
     """One kind of lives, with its plans and its player."""
 
     plan: type[AnyPlan]
-    #: yields the whole plan of a seed, and variants of this plan
+    #: function that yields the whole plan of a seed, and variants of this plan
     plans_of: Callable[[int], Iterator[AnyPlan]]
-    #: plays a plan to its end, or to a failure
+    #: function that plays a plan to its end, or to a failure
     failure_of: Callable[[AnyPlan], Failure | None]
     shrinker: type[Shrinker[AnyPlan]]
-    #: describes a plan's size in a few words
+    #: function that describes a plan's size in a few words
     size_of: Callable[[AnyPlan], str]
-    #: plays a plan and describes its events up to the failure
+    #: function that plays a plan and describes its events up to the failure
     schedule_of: Callable[[AnyPlan], str]
     #: options with which commands play this kind of lives
     options: str = ""

@@ -19,7 +19,7 @@ from mallob_py.protocol.rank_stimuli import Said
 from mallob_py.simulation.delays import Delays
 
 Action = Callable[[], object]
-#: tests (source place, destination place, message)
+#: test of a message: (source place, destination place, message) -> whether the message is meant
 MessageTest = Callable[[int, int, AnyWireMessage], bool]
 
 #: values that stand in the place of a source for events that are no messages

@@ -25,7 +25,7 @@ from mallob_sat.generate import Formula, parity, pigeonhole, planted
 
 USER = "chaos"
 CHAIN_LENGTH_MAX = 6
-#: part of some names; not every terminal can print it
+#: part of some names, which not every terminal can print
 ODD_NAME = "größe-"
 #: number of tasks of a bag of large tasks, and the size of each task
 LARGE_TASKS, LARGE_TASK_BYTES = 60, 300_000

@@ -80,7 +80,7 @@ class Ranks:
 
     def __init__(self, service: Service, timeout_s: float, rng: random.Random, deeds: Counter[str]) -> None:
         """Set the time limits. `timeout_s`: silence after which ranks give up another rank."""
-        #: time after which a stopped rank continues; it then learns that it was given up
+        #: time after which a stopped rank continues, and learns that it was given up
         self._stop_s = 2.5 * timeout_s
         self._change_deadline_s = 6 * timeout_s
         #: time limit of a loss, which includes the detection of a hanging rank

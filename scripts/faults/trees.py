@@ -39,7 +39,8 @@ _POLL_S = 0.02
 _CHANGE_EVERY_S = 0.2
 _CROWD_EVERY_S = 3.0
 _KILL_EVERY_S = 2.0
-#: shortest and longest delay of a heavy fault after the first checkpoint or after the recovery from the last
+#: shortest and longest delay of a heavy fault after the first checkpoint, or after the recovery from the last
+#: fault
 _BLOW_AFTER_S = (1.0, 3.0)
 
 

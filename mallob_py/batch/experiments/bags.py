@@ -51,7 +51,7 @@ _LIMIT_S = 300.0
 _TIMES = 2
 #: the depth of the UTS that grows and shrinks, which must run until its last order is carried out
 _LONG = 15
-#: numbers of ranks by which it grows and shrinks
+#: numbers of ranks by which a running program grows and shrinks
 _CHANGES = (1, 2, 4)
 _REMARKS = """\
 Times are seconds of the clock; a slot is a core. Alone: the time from the start of a job's process to its

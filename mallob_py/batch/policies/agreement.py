@@ -85,7 +85,7 @@ class Agreement:
     def decide(self, view: View) -> Sequence[Action]:
         actions = list[Action](self._starts_and_resizes(view))
         if not actions:
-            return actions  # a tick would find the same
+            return actions  # a decision at a tick would be the same
         waits = len(view.queue) > sum(isinstance(action, Start) for action in actions)
         if waits or view.free:
             actions += self._ticks.next(view.now_s)
@@ -133,7 +133,8 @@ class Agreement:
             if nodes is None:
                 continue
             for node in nodes:
-                # If the job takes a node without agreement, the node agreed last becomes one instead.
+                # If the job takes a node without agreement, the node agreed last counts as such a node
+                # instead.
                 if owner.pop(node, None) is None:
                     owner.popitem()
             del agreed[job]

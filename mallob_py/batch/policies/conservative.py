@@ -21,7 +21,7 @@ from mallob_py.batch.policy import Action, Reserve, Start, View, Wake
 #: the further run time [s] that is assumed of an overdue job, repeatedly
 _GRACE_S = 60.0
 
-#: number of waiting jobs that new rows have room for
+#: number of waiting jobs for which new rows have room
 _ROOM = 1024
 
 
@@ -72,7 +72,7 @@ class Conservative:
         self._is_new = True
         self._profile = Profile(-math.inf, nodes)
         self._waiting = _Waiting()
-        #: a heap of (begin of its place [s], job), with outdated entries
+        #: heap of (begin of a job's place [s], job), with outdated entries
         self._next: list[tuple[float, int]] = []
         #: running job -> end [s] that the profile assumes
         self._ends: dict[int, float] = {}

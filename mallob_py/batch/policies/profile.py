@@ -28,7 +28,7 @@ def _find_njit() -> Any:
 
 _NJIT = _find_njit()
 
-#: the number of steps that a new profile has room for
+#: the number of steps for which a new profile has room
 _ROOM = 1024
 #: the greatest number of steps that one change adds to a profile
 _CUTS = 2
