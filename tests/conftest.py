@@ -1,4 +1,4 @@
-"""What holds for all tests: they can be interrupted, they have an end, and nothing survives them."""
+"""Rules for all tests: tests can be interrupted, have a deadline, and leave no process behind."""
 
 import os
 import signal
@@ -14,20 +14,20 @@ from known_skips import STEP_VARIABLE, unexcused
 from running import kill_processes
 from waiting import TEST_DEADLINE_S
 
-#: in the environment of everything that the tests start
+#: variable in the environment of all processes that the tests start
 _SESSION = "MALLOB_PY_TEST_SESSION"
 _FOUNDED = pytest.StashKey[str]()
 
 
-# How long an example takes says more of the machine than of the code.
+# The duration of an example depends more on the machine than on the code.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Who was started in the background of a script ignores SIGINT, and so would all that the tests start.
+    # A process started in the background of a script ignores SIGINT, as would all its children, the tests'.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if _SESSION not in os.environ:  # else these tests are among several processes of one session
+    if _SESSION not in os.environ:  # else these tests are one process of several in a session
         os.environ[_SESSION] = config.stash[_FOUNDED] = uuid.uuid4().hex
 
 
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a step of CI if a test was skipped in it that it, or no step at all, runs."""
+    """Fail a step of CI if it has skipped a test that this step, or no other step, runs."""
     reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
     if (step := os.environ.get(STEP_VARIABLE)) is None or reporter is None:
         return
@@ -51,7 +51,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """A test that does not end ends its process, without another chance to clean up."""
+    """Kill the processes that the tests have left behind. Called even after a test without end."""
     if (session := config.stash.get(_FOUNDED, None)) is None:
         return
     left = [f"{pid} {command_line(pid)}" for pid in processes_with(_SESSION, session) if pid != os.getpid()]
@@ -62,7 +62,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Any]:
-    """The folder of a client, as its service has it."""
+    """Yield the folder of a client, from the service's side."""
     from mallob_py.service.store.directory import JobDirectory
 
     opened = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)

@@ -8,7 +8,7 @@ from mallob_py.kit import Payload, Result, TreeMessage, WorkerContext
 
 
 class Parked(Exception):
-    """Raised in place of waiting for the job's end."""
+    """Raised instead of waiting for the job's end."""
 
 
 class FakeContext(WorkerContext):
@@ -20,7 +20,7 @@ class FakeContext(WorkerContext):
         self.payload = payload
         self.configuration = configuration
         self.threads = 1
-        #: readable when `ring` has been called
+        #: descriptor that is readable once `ring` was called, and the descriptor that `ring` writes to
         self._quiet_fd, self._other_fd = os.pipe()
 
     def __del__(self) -> None:
@@ -28,7 +28,7 @@ class FakeContext(WorkerContext):
         os.close(self._other_fd)
 
     def ring(self) -> None:
-        """Something has come."""
+        """Make `fileno()` readable, as news would."""
         os.write(self._other_fd, b"!")
 
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:

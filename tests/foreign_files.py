@@ -1,4 +1,4 @@
-"""Files of somebody else, in folders that an option names: nothing becomes of them."""
+"""Foreign files in folders that an option names; programs must leave them unchanged."""
 
 import enum
 import os
@@ -9,7 +9,7 @@ _TEXT = "precious"
 
 
 class Kind(enum.Enum):
-    """What may lie there under any name."""
+    """The kinds of foreign entries in a folder."""
 
     FILE = "file"
     FOLDER = "folder"
@@ -19,7 +19,7 @@ class Kind(enum.Enum):
 
 
 def put(path: Path, kind: Kind, elsewhere: Path) -> None:
-    """Links lead to what is below `elsewhere`, which need not be there."""
+    """Put an entry of this kind at a path. Links lead to a place below `elsewhere`."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     match kind:
         case Kind.FILE:
@@ -36,14 +36,14 @@ def put(path: Path, kind: Kind, elsewhere: Path) -> None:
 
 
 def put_all(folder: Path, elsewhere: Path) -> None:
-    """One of each kind, with a plain name and with a hidden one."""
+    """Put an entry of each kind, with a plain name and with a hidden name."""
     for kind in Kind:
         put(folder / f"my {kind.value}", kind, elsewhere)
         put(folder / f".my {kind.value}", kind, elsewhere)
 
 
 def found(*tops: Path) -> dict[Path, str]:
-    """All that is there, and what is in it."""
+    """Return the content of each file."""
     paths = [path for top in tops for path in (top, *top.rglob("*"))]
     return {path: _content(path) for path in paths}
 

@@ -1,12 +1,12 @@
-"""The written list of tests that may be skipped (`skips.txt`), and what a step of CI makes of it."""
+"""The list of tests that may be skipped (`skips.txt`), and its use by a step of CI."""
 
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
-#: names the step of `.ci/run` that the tests are run for
+#: variable with the name of the step of `.ci/run` that runs the tests
 STEP_VARIABLE = "MALLOB_PY_SKIPS"
-#: in the list: not a step
+#: entry of the list for skips whose reason is the machine, and no step
 MACHINE = "machine"
 
 

@@ -1,4 +1,4 @@
-"""Which tests need the native solver's library."""
+"""Marks of tests that need the native solver's library."""
 
 import pytest
 

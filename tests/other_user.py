@@ -1,4 +1,4 @@
-"""Doing something as another user, which only root can."""
+"""Actions as another user; only root can change the user."""
 
 import os
 import pickle
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def as_nobody(do: Callable[[], T]) -> T:
-    """What `do` returns in a process of the user nobody; what it raises is raised here."""
+    """Return the result of `do` in a process of the user nobody; raise the exception of `do` here."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -44,7 +44,7 @@ def as_nobody(do: Callable[[], T]) -> T:
 
 @contextmanager
 def folder_for_all() -> Iterator[Path]:
-    """A folder like /tmp: everybody may enter and write, and remove only what is his."""
+    """Yield a folder like /tmp: every user may enter and write, and remove only own files."""
     folder = Path(tempfile.mkdtemp(prefix="mallob-py-test.", dir="/tmp"))
     folder.chmod(0o1777)
     try:

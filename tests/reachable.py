@@ -1,4 +1,4 @@
-"""What an object holds on to, through whatever of its attributes: for tests of what is forgotten."""
+"""The objects that an object keeps alive through any attributes, for tests of forgetting."""
 
 import gc
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from types import FunctionType, ModuleType
 
 
 def reachable(root: object, is_meant: Callable[[object], bool]) -> list[object]:
-    """Return the objects with that property that `root` keeps alive, code and classes left out."""
+    """Return the objects with this property that `root` keeps alive, without code and classes."""
     seen = {id(root)}
     found, unseen = [], [root]
     while unseen:

@@ -18,7 +18,7 @@ from waiting import poll_until
 from mallob_py.loop_rate import RESTS_BELOW
 
 _WINDOW_S = 1.0
-#: a thread that is ready to run for more than this part of the time does not rest
+#: share of the time above which a thread that is ready to run does not rest
 _READY_MAX = 0.5
 
 
@@ -41,10 +41,10 @@ def _threads_of(pid: int) -> dict[int, _Seen]:
 
 
 def _restless(pids: Collection[int]) -> str:
-    """The threads that do not rest now, and what they do; empty if all rest."""
+    """Return the threads that do not rest now, with their actions; empty if all rest."""
     before = {pid: _threads_of(pid) for pid in pids}
     began_s = time.monotonic()
-    time.sleep(_WINDOW_S)  # a rate needs a while to be seen in
+    time.sleep(_WINDOW_S)  # a rate is measured over a while
     now = {pid: _threads_of(pid) for pid in pids}
     window_s = time.monotonic() - began_s
     found = []
@@ -58,7 +58,7 @@ def _restless(pids: Collection[int]) -> str:
 
 
 def await_rest(*pids: int) -> None:
-    """Wait until all loops of these processes rest: whatever has happened has been dealt with soon."""
+    """Wait until all loops of these processes rest, which shows that all events were handled."""
     last = [""]
 
     def all_rest() -> bool:
@@ -70,7 +70,7 @@ def await_rest(*pids: int) -> None:
 
 @contextlib.contextmanager
 def limited(kind: int, *limits: tuple[int, int]) -> Iterator[None]:
-    """Meanwhile processes have soft limits of this kind: pairs of a process and its limit."""
+    """Context manager that sets soft limits of this kind in processes: pairs of a process and its limit."""
     before = {pid: resource.prlimit(pid, kind) for pid, _ in limits}
     for pid, limit in limits:
         resource.prlimit(pid, kind, (limit, before[pid][1]))
@@ -89,10 +89,10 @@ def _lowest_free(pid: int) -> int:
 
 
 def no_descriptors(*pids: int) -> contextlib.AbstractContextManager[None]:
-    """Meanwhile these processes can open nothing."""
+    """Context manager in which these processes cannot open any file."""
     return limited(resource.RLIMIT_NOFILE, *((pid, _lowest_free(pid)) for pid in pids))
 
 
 def full_disk(*pids: int) -> contextlib.AbstractContextManager[None]:
-    """Meanwhile no file has room for anything that these processes write."""
+    """Context manager in which no file has room for anything that these processes write."""
     return limited(resource.RLIMIT_FSIZE, *((pid, 0) for pid in pids))

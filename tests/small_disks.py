@@ -1,4 +1,4 @@
-"""Disks of little room, and how they become full."""
+"""Small disks, and how a test fills them."""
 
 import contextlib
 import subprocess
@@ -12,7 +12,7 @@ SIZE_BYTES = 1 << 20
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of SIZE_BYTES in memory; skips where none may be made."""
+    """Yield a file system of SIZE_BYTES in memory; skip the test where none may be made."""
     folder.mkdir()
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "tmpfs", folder],
@@ -29,7 +29,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Write until there is no room left."""
+    """Write a file until no room is left."""
     path = folder / "filling"
     with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:

@@ -1,7 +1,7 @@
-"""How tests wait, and how long for what must come: one deadline for all of them, and one factor for it.
+"""Waits of tests, with one deadline for all events, and one factor for it.
 
-What is there is found at once, so patience costs nothing but in a test that fails. A machine that is
-busy with other things asks for more of it: `MALLOB_PY_TEST_PATIENCE=8 make test`.
+Events are noticed at once, so patience costs time only in a failing test. A busy machine needs more patience:
+`MALLOB_PY_TEST_PATIENCE=8 make test`.
 """
 
 import os
@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import TypeVar
 
 PATIENCE = float(os.environ.get("MALLOB_PY_TEST_PATIENCE", "4"))
-#: for anything that takes seconds at most on a machine with nothing else to do
+#: longest wait for an event that takes seconds at most on an idle machine
 DEADLINE_S = 45.0 * PATIENCE
-#: for a whole test, whatever it waits for
+#: time limit of a whole test
 TEST_DEADLINE_S = 2.5 * DEADLINE_S
 
 T = TypeVar("T")
 
 
 class PipeReader:
-    """Opens a named pipe at once, and reads what is there when `is_over` is asked."""
+    """Opens a named pipe at once; reads its content when `is_over` is asked."""
 
     def __init__(self, path: Path) -> None:
         self.received = b""
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
     def is_over(self) -> bool:
-        """Whether somebody has written, and closed it."""
+        """Tell whether a writer has written to the pipe and closed it."""
         try:
             block = os.read(self._descriptor, 1 << 16)
         except BlockingIOError:
@@ -43,7 +43,7 @@ class PipeReader:
 def poll_until(
     condition: Callable[[], T | None], what: str | Callable[[], str] = "", timeout_s: float = DEADLINE_S
 ) -> T:
-    """Wait until the condition holds, and return what it says. `what` was waited for, else."""
+    """Wait until the condition holds, and return its value; else fail with a message that names `what`."""
     deadline_s = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline_s:
@@ -53,14 +53,14 @@ def poll_until(
 
 
 def growing(first_s: float) -> Iterator[float]:
-    """Time limits to be tried in turn: nobody knows what a busy machine has done within the first one."""
+    """Yield time limits to try in turn, because a busy machine may have done nothing within the first."""
     while first_s < DEADLINE_S:
         yield first_s
         first_s *= 4.0
 
 
 def remove_in_use(folder: Path) -> None:
-    """Remove a folder into which others write meanwhile, as one does who asks for it until it is gone."""
+    """Remove a folder into which others write meanwhile, by repeated attempts until it is gone."""
 
     def is_gone() -> bool:
         try:

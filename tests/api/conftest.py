@@ -1,4 +1,4 @@
-"""What tests of the service's clients share."""
+"""Fixtures of the tests of the service's clients."""
 
 from collections.abc import Iterator
 from pathlib import Path

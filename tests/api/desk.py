@@ -1,4 +1,4 @@
-"""A service by hand, for tests of its clients: what becomes of each job file is told before."""
+"""A service whose replies a test chooses beforehand, for tests of the service's clients."""
 
 import json
 import threading
@@ -19,14 +19,14 @@ FAILED = {"error": {"field": "application", "message": "ValueError: no"}, "resul
 
 
 class Desk:
-    """The folder as the service has it, and a client of it."""
+    """A service's folder from the service's side, and a client of the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.directory = JobDirectory(folder / "api", tmp_dir=folder)
         self.client = Client(folder / "api", user="u")
 
     def during(self, answer: Callable[[Incoming, dict[str, Any]], None], call: Callable[[], Any]) -> Any:
-        """What the call gives or raises, while one job file is answered; the file's fields."""
+        """Return the value or exception of `call`, and the fields of the job file that `answer` answers."""
         results: list[Any] = []
 
         def run() -> None:
@@ -56,7 +56,7 @@ class Desk:
         self.directory.refuse(incoming, JobFileError("files", "gone", f"u.{fields['name']}"))
 
     def take(self) -> tuple[Incoming, dict[str, Any]]:
-        """The next job file and its fields."""
+        """Return the next job file and its fields."""
         (incoming,) = poll_until(lambda: self.directory.take(1))
         assert isinstance(incoming.data, bytes)
         return incoming, json.loads(incoming.data)

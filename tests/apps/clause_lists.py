@@ -1,4 +1,4 @@
-"""Clauses as lists of literals: sets and formulas of them, and what holds for them, for the tests."""
+"""Clauses as lists of literals, sets and formulas of clauses, and their satisfiability, for the tests."""
 
 from collections.abc import Iterable, Sequence
 from itertools import product
@@ -10,7 +10,7 @@ from mallob_sat.formula import Formula, formula_from_list
 
 
 def clauses_of(lists: Iterable[Sequence[int]], glues: Sequence[int] | None = None) -> Clauses:
-    """Clauses of given or unknown glues."""
+    """Return clauses with these glues, or with unknown ones."""
     lists = list(lists)
     return Clauses.of(
         np.array([len(clause) for clause in lists], dtype=np.int64),
@@ -20,12 +20,12 @@ def clauses_of(lists: Iterable[Sequence[int]], glues: Sequence[int] | None = Non
 
 
 def formula_of(clauses: Iterable[Sequence[int]]) -> Formula:
-    """Without assumptions; its variables go up to the largest that occurs."""
+    """Return a formula without assumptions; the largest variable that occurs is the formula's last one."""
     return formula_from_list([literal for clause in clauses for literal in (*clause, 0)])
 
 
 def is_satisfiable(clauses: Iterable[Sequence[int]], n_vars: int) -> bool:
-    """By trying all assignments."""
+    """Tell whether clauses are satisfiable, by trying all assignments."""
     clauses = list(clauses)
     return any(
         all(any(bits[abs(x) - 1] == (x > 0) for x in clause) for clause in clauses)

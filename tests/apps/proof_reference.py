@@ -1,6 +1,7 @@
-"""What a proof in LRAT or DRAT must satisfy, said again: slowly, after the definition, for the tests only.
+"""The definition of valid LRAT and DRAT proofs, as slow checks for the tests only.
 
-Shares nothing with the checker but the form of a step, (id, literals, hints), hints None for a deletion.
+The checks share with the checker only the form of a step: (id, literals, hints), with hints None for a
+deletion.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -15,7 +16,7 @@ def accepts(
     steps: Iterable[RawStep],
     form: Callable[[Sequence[int]], Collection[int]] = set,
 ) -> bool:
-    """Whether all steps up to the first empty clause are right, and there is one.
+    """Tell whether a proof derives the empty clause, and all steps before are valid.
 
     With clauses in the form of lists, (x x) is no unit clause, as for a checker that only counts.
     """
@@ -38,7 +39,7 @@ def accepts(
 
 
 def _follows(active: Active, literals: list[int], hints: list[int]) -> bool:
-    """RUP, else RAT upon the first literal."""
+    """Tell whether a clause follows by RUP, or else by RAT on its first literal."""
     first_group = next((at for at, hint in enumerate(hints) if hint < 0), len(hints))
     true = {-literal for literal in literals}
     outcome = _unit_steps(active, true, hints[:first_group])
@@ -65,7 +66,7 @@ def _follows(active: Active, literals: list[int], hints: list[int]) -> bool:
 
 
 def _unit_steps(active: Active, true: set[int], hints: list[int]) -> str:
-    """'contradiction', 'open' (all hints were followed) or 'wrong'; extends `true`."""
+    """Return 'contradiction', 'open' (all hints were followed) or 'wrong'; extend `true`."""
     for hint in hints:
         if hint not in active:
             return "wrong"
@@ -79,7 +80,7 @@ def _unit_steps(active: Active, true: set[int], hints: list[int]) -> str:
 
 
 def accepts_drat(formula: Sequence[Sequence[int]], lines: Iterable[str]) -> bool:
-    """The same for DRAT, where propagation must find out what to look at. Unit clauses stay, as usual."""
+    """Tell whether a proof in DRAT is valid. It has no hints; deletions of unit clauses are ignored."""
     active = [frozenset(clause) for clause in formula]
     for line in lines:
         words = line.split()
@@ -106,7 +107,7 @@ def accepts_drat(formula: Sequence[Sequence[int]], lines: Iterable[str]) -> bool
 
 
 def _propagation_fails(active: Sequence[frozenset[int]], true: set[int]) -> bool:
-    """Whether unit propagation finds a contradiction."""
+    """Tell whether unit propagation finds a contradiction."""
     known = set(true)
     while True:
         if any(-x in known for x in known):
@@ -124,7 +125,7 @@ def _propagation_fails(active: Sequence[frozenset[int]], true: set[int]) -> bool
 
 
 def is_satisfiable(formula: Sequence[Sequence[int]]) -> bool:
-    """By trying everything."""
+    """Tell whether a formula is satisfiable, by trying all assignments."""
     variables = sorted({abs(literal) for clause in formula for literal in clause})
     for values in product((False, True), repeat=len(variables)):
         true = {v if value else -v for v, value in zip(variables, values, strict=True)}

@@ -1,4 +1,4 @@
-"""Formulas to refute, and the proofs that CaDiCaL writes of them."""
+"""Formulas to refute, and the proofs of their unsatisfiability that CaDiCaL writes."""
 
 import os
 import random
@@ -14,7 +14,7 @@ from mallob_sat.formula import Formula
 from mallob_sat.portfolio import Strategy
 from mallob_sat.proofs import ProofRequest, solve_with_proof
 
-#: where proofs reach the disk at once, hundreds of them
+#: folder in memory, on which hundreds of proofs are flushed at once
 _MEMORY = "/dev/shm"
 
 
@@ -30,7 +30,7 @@ def payload_of(clauses: Sequence[Sequence[int]], configuration: Mapping[str, obj
 
 
 def prove(clauses: Sequence[Sequence[int]], proof: Path, strategy: Strategy, form: str = "lrat") -> int:
-    """Solve with a proof; the code of the answer."""
+    """Solve a formula with a proof; return the code of the answer."""
     configuration = {"proof": str(proof), "proof-format": form}
     payload = payload_of(clauses, configuration)
     request = ProofRequest.from_configuration(configuration)
@@ -46,7 +46,7 @@ def cadical_proof(clauses: Sequence[Sequence[int]], engine: str = "cadical195", 
 
 
 def unsatisfiable_formula(rng: random.Random, n_vars_max: int = 8) -> list[list[int]]:
-    """With all that disturbs a solver's numbering: units, tautologies, literals twice, repetitions."""
+    """Return a formula with all that disturbs a solver's numbering: units, tautologies, repetitions."""
     while True:
         n_vars = rng.randint(1, n_vars_max)
 

@@ -12,7 +12,7 @@ from mallob_py.batch.speedup import LINEAR, Amdahl, Logarithmic, Power
 
 
 def rigid(*jobs: tuple[float, int, float, float] | tuple[float, int, float], nodes: int) -> Workload:
-    """Jobs as (submission, nodes, run time[, estimate])."""
+    """Return jobs given as (submission, nodes, run time[, estimate])."""
     described = [
         Job(number, float(one[0]), one[1], float(one[3] if len(one) > 3 else one[2]), number=number + 1)
         for number, one in enumerate(jobs)
@@ -21,7 +21,7 @@ def rigid(*jobs: tuple[float, int, float, float] | tuple[float, int, float], nod
 
 
 def malleable(*jobs: tuple[float, int, int, int, float], nodes: int, **truth: Any) -> Workload:
-    """Jobs as (submission, least, preferred, most nodes, run time on the preferred number)."""
+    """Return jobs given as (submission, least, preferred, most nodes, run time on the preferred number)."""
     described = [
         Job(number, float(at), preferred, float(run), Kind.MALLEABLE, low, high, number=number + 1)
         for number, (at, low, preferred, high, run) in enumerate(jobs)
@@ -30,7 +30,7 @@ def malleable(*jobs: tuple[float, int, int, int, float], nodes: int, **truth: An
 
 
 def rigid_workloads(nodes: int = 8, jobs: int = 30) -> st.SearchStrategy[Workload]:
-    """Whole seconds and few of them, so that much happens at the same time."""
+    """Draw workloads with few different times, in whole seconds, so that many events are simultaneous."""
     one = st.tuples(st.integers(0, 40), st.integers(1, nodes), st.integers(1, 15), st.integers(0, 10))
     return st.lists(one, min_size=1, max_size=jobs).map(
         lambda many: rigid(
@@ -47,7 +47,7 @@ def _any_job(draw: st.DrawFn, nodes: int, kinds: Sequence[Kind]) -> tuple[Job, T
     kind = draw(st.sampled_from(kinds))
     low, preferred, high = sorted(draw(st.tuples(*[st.integers(1, nodes)] * 3)))
     run_s = float(draw(st.integers(1, 15) | st.integers(20, 60)))
-    # Some exceed their estimates.
+    # Some jobs run longer than estimated.
     estimate_s = max(1.0, run_s + draw(st.integers(-3, 10)))
     job = Job(
         0,
@@ -71,7 +71,7 @@ def _any_job(draw: st.DrawFn, nodes: int, kinds: Sequence[Kind]) -> tuple[Job, T
 
 
 def any_workloads(nodes: int = 8, jobs: int = 12) -> st.SearchStrategy[Workload]:
-    """Jobs of all kinds, some with resize points, wishes, speedups other than said, estimates too short."""
+    """Draw jobs of all kinds; some have resize points, wishes, wrong claimed speedups, or short estimates."""
 
     def ordered(many: list[tuple[Job, Truth]]) -> Workload:
         many = sorted(many, key=lambda one: one[0].submit_s)
@@ -86,7 +86,7 @@ def any_workloads(nodes: int = 8, jobs: int = 12) -> st.SearchStrategy[Workload]
     )
 
 
-#: cores, GPUs: two nodes of each kind
+#: cluster with the resources cores and GPUs: two nodes without GPUs, and two nodes with two GPUs each
 SMALL_CLUSTER = Cluster(("cores", "GPUs"), ((4.0, 0.0), (4.0, 0.0), (4.0, 2.0), (4.0, 2.0)))
 
 
@@ -94,7 +94,7 @@ def sharing(
     *jobs: tuple[float, int, tuple[float, ...], float, float] | tuple[float, int, tuple[float, ...], float],
     cluster: Cluster = SMALL_CLUSTER,
 ) -> Workload:
-    """Jobs as (submission, units, demand of a unit, run time[, estimate])."""
+    """Return jobs given as (submission, units, demand of a unit, run time[, estimate])."""
     described = [
         Job(
             number,
@@ -111,7 +111,7 @@ def sharing(
 
 
 def sharing_workloads(jobs: int = 12) -> st.SearchStrategy[Workload]:
-    """On the small cluster; every job has room on the empty one."""
+    """Draw workloads for the small cluster, on which, when empty, each job has room."""
     demand = st.sampled_from([(1.0, 0.0), (2.0, 0.0), (3.0, 0.0), (1.0, 1.0), (4.0, 2.0), ()])
     one = st.tuples(st.integers(0, 20), st.integers(1, 2), demand, st.integers(1, 15), st.integers(0, 10))
     return st.lists(one, min_size=1, max_size=jobs).map(

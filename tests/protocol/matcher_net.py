@@ -1,4 +1,4 @@
-"""Matchers of any kind without anything else, their messages moved one at a time, in a random order."""
+"""Matchers of any kind without PEs; their messages move one at a time, in a random order."""
 
 import random
 from collections import deque
@@ -13,7 +13,7 @@ from mallob_py.protocol.pe import matcher_of
 
 
 def request_of(job: int, rank: int, **fields: Any) -> Request:
-    """Rank `rank` wants worker 1 of that job, but for what `fields` say."""
+    """Return a request of rank `rank` for worker 1 of a job; `fields` replace the request's other fields."""
     request = Request(
         job=job,
         subtree=1,
@@ -30,10 +30,10 @@ def request_of(job: int, rank: int, **fields: Any) -> Request:
 
 
 class MatcherNet:
-    """`size` matchers and their network: order is kept between two ranks, else random.
+    """`size` matchers and their network, which keeps the order of messages between two ranks only.
 
-    What a rank tells itself is on its way like anything else, longer than in a PE.
-    Jobs in `outdated` are not wanted in the present epoch; who is told so is in `sent_back`.
+    A rank's messages to itself travel, too, unlike in a PE. Jobs in `outdated` are not wanted in the present
+    epoch; `sent_back` has the requests that were returned for this reason.
     """
 
     def __init__(self, size: int, config: Config, seed: int = 0) -> None:
@@ -68,7 +68,7 @@ class MatcherNet:
             matcher.drop_outdated()
 
     def run(self, now: float = 0.0, moves_max: int = 100_000) -> int:
-        """Until nothing moves any more but for the kind that is late; how many messages moved."""
+        """Deliver messages until only late kinds are left; return the number of delivered messages."""
         for moved in range(moves_max):
             self._flush(now)
             ready = [

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through its DevTools over a pair of pipes: nothing else is needed."""
+"""A headless Chromium, driven by its DevTools over two pipes, without any package."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ _PATH = next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 needs_browser = pytest.mark.skipif(_PATH is None, reason="needs Chromium (apt-get install chromium)")
 
-#: of keys that do something by themselves
+#: properties of the keys that act by themselves
 _KEYS: dict[str, dict[str, Any]] = {
     "Enter": {"code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"},
     "Tab": {"code": "Tab", "windowsVirtualKeyCode": 9},
@@ -26,7 +26,7 @@ _KEYS: dict[str, dict[str, Any]] = {
 
 
 class Browser:
-    """One page."""
+    """One page of the browser."""
 
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self._to_browser = to_browser
@@ -34,9 +34,9 @@ class Browser:
         self._unread = b""
         self._number = 0
         self._session: str | None = None
-        #: what the page has complained about
+        #: complaints of the page so far
         self.complaints: list[str] = []
-        #: what the page does before each look of `await_truth`
+        #: code that the page runs before each look of `await_truth`
         self.before = "null"
         target = self.command("Target.createTarget", url="about:blank")["targetId"]
         attached = self.command("Target.attachToTarget", targetId=target, flatten=True)
@@ -82,7 +82,7 @@ class Browser:
         return str(self.evaluate("document.body ? document.body.innerText : ''"))
 
     def press(self, key: str, **more: Any) -> None:
-        """One key, at what has the focus."""
+        """Press one key, at the element that has the focus."""
         more = _KEYS.get(key, {}) | more
         for kind in ("keyDown", "keyUp"):
             self.command("Input.dispatchKeyEvent", type=kind, key=key, **more)
@@ -110,17 +110,17 @@ class Browser:
 
 @contextlib.contextmanager
 def browsing() -> Iterator[Browser]:
-    """A browser that knows nothing yet and leaves nothing behind."""
+    """Yield a browser with an empty profile, which is removed at the end."""
     assert _PATH is not None
     browser_reads, we_write = os.pipe()
     we_read, browser_writes = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        # The browser asks nobody but the page's server.
+        # The browser connects only to the page's server.
         options += ["--disable-quic", "--no-first-run", "--disable-background-networking"]
         options += ["--disable-component-update", "--disable-sync"]
         options += ["--remote-debugging-pipe", f"--user-data-dir={profile}"]
-        # The browser talks at descriptors 3 and 4.
+        # The browser reads and writes descriptors 3 and 4.
         process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{browser_reads} 4>&{browser_writes}', "bash", _PATH, *options],
             pass_fds=(browser_reads, browser_writes),

@@ -30,7 +30,7 @@ def is_main_thread(_: object) -> bool:
 
 
 def touch_and_wait(path: str, other: str) -> str:
-    """Say that it has begun, and wait for a word."""
+    """Make the file `path`, then wait for the file `other`."""
     Path(path).touch()
     while not Path(other).exists():
         time.sleep(0.005)
@@ -49,7 +49,7 @@ def killed(_: object) -> None:
 
 
 def forks(how: str) -> int:
-    """The exit code of a child that comes back from the call as well."""
+    """Fork; return the exit code of the child, which returns from the call, too."""
     if (child := os.fork()) > 0:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if how == "exit":
@@ -79,7 +79,7 @@ def sum_within(count: int) -> int:
 
 
 def tree_within(depth: int) -> int:
-    """Waits in a way that no executor can see."""
+    """Make nested calls whose waits no executor can see."""
     if depth == 0:
         return 1
     with Executor() as executor:
@@ -93,7 +93,7 @@ def of_shared(shared: Shared[Any], place: int) -> tuple[int, int]:
 
 
 def killed_with_shared(shared: Shared[Any], path: str) -> int:
-    """Dies at its first call, when it has the object."""
+    """Kill the process at the first call, once it has the shared object."""
     found = int(shared.value[7])
     killed_at_first(path)
     return found
@@ -117,7 +117,7 @@ def cannot_come_back(_: object) -> object:
 
 
 def append_and_nap(folder: str, call: int) -> int:
-    """Leaves a file for each time that it was called."""
+    """Append to a file for each call."""
     Path(folder, f"{call}.{os.getpid()}").touch()
     time.sleep(0.01)
     return call
@@ -128,11 +128,11 @@ def host_of(_: object) -> str:
     return socket.gethostname()
 
 
-# --- calls that change what they get or give --------------------------------------------------------------
+# --- calls that change arguments or results --------------------------------------------------------------
 
 
 class Counter:
-    """Counts, and says so."""
+    """A callable that counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -150,7 +150,7 @@ LIST: list[int] = []
 
 
 def changed(thing: Any) -> Any:
-    """Change a thing in place, and tell what it is then."""
+    """Change an object in place, and return a description of the object."""
     if isinstance(thing, dict):
         return thing.pop("mode"), len(thing)
     if isinstance(thing, list | deque | bytearray):
@@ -170,7 +170,7 @@ def changed(thing: Any) -> Any:
 
 
 def filled(number: int) -> Any:
-    """The same objects of the module for each call."""
+    """Return the same objects of the module at each call."""
     BUFFER[:] = LARGE_BUFFER[:] = number
     LIST[:] = [number]
     return BUFFER, LARGE_BUFFER, LIST
@@ -183,7 +183,7 @@ def changed_within(thing: Any, count: int) -> tuple[list[Any], list[Any]]:
 
 
 def adds_until_third_try(path: str, items: list[int]) -> int:
-    """The number of items, to which each try adds one."""
+    """Add an item at each try; return the number of items at the third."""
     items.append(0)
     fails_twice(path)
     return len(items)
@@ -255,7 +255,7 @@ def raises(kind: str) -> None:
 
 
 class Odd:
-    """Raises when it is pickled, or where it is read."""
+    """An object that raises when it is pickled, or when it is unpickled."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -271,7 +271,7 @@ def gives_odd(where: str) -> Odd:
 
 
 def starts(path: str, mark: str) -> None:
-    """An initializer that leaves a file for each process that it was called in, a letter for each call."""
+    """Initializer that leaves a file per process, with a letter for each call."""
     global STARTED
     STARTED = mark
     with Path(path, f"{os.getpid()}.{mark}").open("a") as file:
@@ -293,7 +293,7 @@ def started_within(path: str) -> tuple[str, list[str]]:
 
 
 def waits_within() -> list[object]:
-    """All that a callback of a nested call may do."""
+    """Do in a nested call's callback all that is permitted there."""
     found: list[object] = []
     done = threading.Event()
     executor = Executor()
@@ -311,7 +311,7 @@ def waits_within() -> list[object]:
 
 
 def ends_its_worker(how: str, path: str) -> str:
-    """Stop or end the worker's process at the first time."""
+    """Stop or end the worker's process at the first call."""
     if not os.path.exists(path):
         Path(path).touch()
         if how == "exit":

@@ -1,4 +1,4 @@
-"""What tests of executors share."""
+"""Fixtures of the tests of executors."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from running import Running
 
 @pytest.fixture
 def executor(service: Running) -> Iterator[Any]:
-    """An executor on the service of the module."""
+    """Yield an executor on the module's service."""
     from mallob_py import Executor
 
     with Executor(service.api_dir) as one:

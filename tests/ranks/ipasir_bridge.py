@@ -1,13 +1,13 @@
-"""A client that does what Mallob's IPASIR bridge does, which people link their programs with.
+"""A client that acts as Mallob's IPASIR bridge, to which programs are linked.
 
-It writes its job files straight into `in/`, under their final names, hands over formulas as raw
-integers through named pipes, and reads each reply from a named pipe that it has made where the reply
-will be (its later releases), or from a file (its earlier ones). It opens that pipe for reading when it
-has handed over the formula, removes it when it has the reply, and asks nothing else of anybody.
-A model is indexed by variable, so something stands at index 0. It never removes a `solution-file`.
+It writes its job files straight into `in/`, under their final names, hands over formulas as raw integers
+through named pipes, and reads each reply from a named pipe that it has made where the reply will be (its
+later releases), or from a file (its earlier ones). The bridge opens this pipe for reading after handing over
+the formula, removes the pipe after the reply, and makes no further requests. A model is indexed by variable,
+so it has an entry at index 0. The bridge never removes a `solution-file`.
 
-The later releases, interrupted, write a byte of ones where they wait for their reply, so as to wait no
-longer, and do the same when they are released, though nobody waits there: a file of one byte is left.
+To end the wait for a reply, the later releases write a byte of ones to the reply's path when they are
+interrupted. They write it at their release, too, where no wait is left: then a file of one byte remains.
 """
 
 import array
@@ -26,17 +26,17 @@ _END_OF_FILE = b"\xff"
 
 
 class Release(Enum):
-    """How a release takes what it is told, the earliest first."""
+    """The releases of the bridge, the earliest first; they read replies in different ways."""
 
-    #: a reply from a file; cores as integers in the reply only
+    #: reply from a file; cores as integers in the reply only
     INTEGER_CORES = "integer cores"
-    #: a reply from a file; cores from `solution-file`, too
+    #: reply from a file; cores also from `solution-file`
     FILES = "files"
-    #: a reply through a pipe, otherwise the same
+    #: reply through a pipe, otherwise like FILES
     PIPED = "piped"
-    #: a reply through a pipe; without a `solution-file`, lines of DIMACS
+    #: reply through a pipe; solutions without a `solution-file` are lines of DIMACS
     STRINGS = "strings"
-    #: the last release, built without pipes for replies
+    #: last release, built without pipes for replies
     STRINGS_UNPIPED = "strings, unpiped"
 
     @property
@@ -48,7 +48,7 @@ class Release(Enum):
         return self.is_piped or self is Release.STRINGS_UNPIPED
 
     def solution(self, code: int, result: dict[str, Any]) -> list[int]:
-        """As nlohmann's JSON has it for C++: whatever is not of the wanted type is an error."""
+        """Return the solution as nlohmann's JSON in C++ reads it: a value of another type is an error."""
         in_reply_only = self is Release.INTEGER_CORES and code == UNSAT
         if "solution-file" in result and not in_reply_only:
             size = result["solution-size"]
@@ -64,7 +64,7 @@ class Release(Enum):
 
 
 def _of_lines(lines: list[str]) -> list[int]:
-    """Of lines such as `v 1 -2 0`: what stands at each index."""
+    """Return the literals of lines such as `v 1 -2 0`, each at the index of its variable."""
     literals = [int(word) for line in lines for word in line.split()[1:] if word != "0"]
     model = [0] * (max(map(abs, literals), default=0) + 1)
     for literal in literals:
@@ -76,7 +76,7 @@ SAT, UNSAT, UNKNOWN = 10, 20, 0
 
 
 class IpasirBridge:
-    """One solver. `ends_clauses_with`: what stands between clauses and assumptions in its release."""
+    """One solver. `ends_clauses_with`: the separator of clauses and assumptions in the solver's release."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class IpasirBridge:
         self._assumptions.append(literal)
 
     def solve(self, *, terminates: bool = False) -> int:
-        """10, 20 or 0. `terminates`: its user wants it to end as soon as it has begun."""
+        """Return 10, 20 or 0. `terminates`: the user interrupts the solver at once."""
         name = self._name(self.revision)
         pipe = self._pipes / f"ipasir_mallob_{os.getpid()}_{self._number}_{self.revision}.pipe"
         os.mkfifo(pipe)
@@ -143,7 +143,7 @@ class IpasirBridge:
         return UNKNOWN if reply is None else self._take(reply["result"])
 
     def _reply(self, path: Path, *, is_interrupted: bool) -> dict[str, Any] | None:
-        """None if it was no reply, which stays where it is then."""
+        """Return the reply; None: the file is no reply, and stays."""
         if not self._release.is_piped:
             poll_until(path.exists, f"{path}")
         if is_interrupted:
@@ -158,7 +158,7 @@ class IpasirBridge:
         return reply
 
     def value(self, literal: int) -> int:
-        """As the bridge has it: the variable's entry of the model, with the literal's sign."""
+        """Return the model's entry for a variable, with the literal's sign, as the bridge does."""
         return (-1 if literal < 0 else 1) * self.model[abs(literal)]
 
     def release(self) -> None:
@@ -177,7 +177,7 @@ class IpasirBridge:
         integers = list(self._formula)
         if self._incremental:
             integers += [self._ends_clauses_with, *self._assumptions, 0]
-        else:  # assumptions are clauses for good
+        else:  # assumptions become clauses
             integers += [one for literal in self._assumptions for one in (literal, 0)]
             integers += [self._ends_clauses_with, 0]
         return array.array("i", integers).tobytes()
@@ -197,7 +197,7 @@ class IpasirBridge:
 
 
 def within_time(function: Any, what: str) -> Any:
-    """What a function that may block returns."""
+    """Return the result of a function that may block."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(function()), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: a service in processes of its own, and ways to wait for things.
+"""The common parts of the end-to-end tests: a service in processes of its own, and waits for its state.
 
 All processes of a service (launcher, mpiexec, ranks, fork servers, workers) inherit a mark in
 their environment, by which they are found and, at the latest at the end of a test, killed.
@@ -49,27 +49,27 @@ def environment(mark: str, further: Mapping[str, str] | None = None) -> dict[str
 
 
 def with_apps(folder: str = "tests/ranks/programs", **places: str) -> dict[str, str]:
-    """The environment in which applications of the tests' own are found, by name, in a folder."""
+    """Return an environment in which the tests' own applications in a folder are found by name."""
     path = [*(str(ROOT / part) for part in ("", "apps", folder)), os.environ.get("PYTHONPATH", "")]
     apps = ",".join(f"{name}={place}" for name, place in places.items())
     return {"MALLOB_PY_APPS": apps, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def marked_processes(mark: str) -> list[int]:
-    """The living processes that inherited a mark."""
+    """Return the living processes that inherited a mark."""
     return processes_with(MARK, mark)
 
 
 def kill_marked(mark: str) -> None:
-    """Kill until nobody is left: those who are being forked meanwhile included."""
+    """Kill processes until none is left, also processes that are being forked meanwhile."""
     kill_processes(MARK, mark)
 
 
 def kill_processes(variable: str, value: str) -> None:
-    """The same for those with this variable in their environment, but not who calls this.
+    """Kill the processes with this variable in their environment, except this process.
 
-    All are stopped first, so that none can clean up after another one. In the end they hold no file or lock
-    any more: for a while before that, nobody can read their environment.
+    All are stopped first, so that none can clean up after another. Returns when they hold no file or lock any
+    more: a dying process's environment is unreadable before that.
     """
     ending: dict[int, int] = {}
 
@@ -99,24 +99,24 @@ def _has_ended(pidfd: int) -> bool:
 
 
 def session_folders_of(pids: Sequence[int]) -> list[Path]:
-    """Folders in shared memory that one of these processes has made."""
+    """Return the folders in shared memory that one of these processes has made."""
     found = shared_folder().glob("mallob-py.*-*")
     return [folder for folder in found if int(folder.name.split(".")[1].split("-")[0]) in pids]
 
 
 def shared_by_mpi(pids: Iterable[int]) -> set[str]:
-    """Paths of the files that MPICH has these processes share; of one without a name "(deleted)" follows."""
+    """Return the paths of MPICH's shared files in these processes; a removed path ends with "(deleted)"."""
     lines = [line for pid in pids for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
     return {line.split(maxsplit=5)[5] for line in lines if "mpich_shm" in line}
 
 
 def descriptions_of(pids: Sequence[int]) -> list[str]:
-    """The files of jobs in these folders, such as `7` of job 7."""
+    """Return the files of jobs in these folders, such as `7` of job 7."""
     return [file.name for folder in session_folders_of(pids) for file in folder.glob("[0-9]*")]
 
 
 class Finished:
-    """What a command that ran to its end has left."""
+    """The output and the exit code of a command that ran to its end."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code = code
@@ -125,13 +125,13 @@ class Finished:
 
     @property
     def answer(self) -> str:
-        """The one `s` line."""
+        """Return the only `s` line."""
         (line,) = [line for line in self.out.splitlines() if line.startswith("s ")]
         return line
 
     @property
     def model(self) -> list[int]:
-        """The literals of the `v` lines, without the closing 0."""
+        """Return the literals of the `v` lines, without the closing 0."""
         words = [word for line in self.out.splitlines() if line.startswith("v") for word in line.split()[1:]]
         assert words[-1] == "0"
         return [int(word) for word in words[:-1]]
@@ -145,7 +145,7 @@ def started(
     env: Mapping[str, str] | None = None,
     **further: Any,
 ) -> Iterator[tuple[subprocess.Popen[Any], str]]:
-    """Start `mallob-py ...`: the process, and the mark of all its processes. In the end none may be left.
+    """Start `mallob-py ...`; yield the process, and the mark of its processes, which must end with the block.
 
     `further` is for Popen; without it, standard output and errors are pipes of text.
     """
@@ -164,7 +164,7 @@ def started(
 
 
 def run(*arguments: object, stdin: str | bytes | None = None, **further: Any) -> Finished:
-    """Run `mallob-py ...` to its end (see `started`); `stdin` is what it can read."""
+    """Run `mallob-py ...` to its end (see `started`); `stdin` is its standard input."""
     if stdin is not None:
         further = {"stdin": subprocess.PIPE, **further}
     with started(*arguments, **further) as (process, _):
@@ -174,7 +174,7 @@ def run(*arguments: object, stdin: str | bytes | None = None, **further: Any) ->
 
 
 def read_until(shown: str, process: subprocess.Popen[str]) -> None:
-    """Read lines of standard output up to one that shows something."""
+    """Read lines of standard output up to a line that contains `shown`."""
     assert process.stdout is not None
     for line in process.stdout:
         if shown in line:
@@ -183,15 +183,15 @@ def read_until(shown: str, process: subprocess.Popen[str]) -> None:
 
 
 def beside_each_other(command: Sequence[str], capacities: Sequence[int | str]) -> list[str]:
-    """The same command as ranks of unequal capacity, as `mpiexec ... : ...` starts them."""
+    """Return a command that runs as ranks of unequal capacity, as by `mpiexec ... : ...`."""
     ranks = [["-n", "1", *command, "--pes", str(capacity)] for capacity in capacities]
     return [mpiexec(), *ranks[0], *(word for rank in ranks[1:] for word in (":", *rank))]
 
 
 class Running(Seen):
-    """A service of its own, with everything that it writes below `folder`.
+    """A service that writes only below `folder`.
 
-    With `capacities` it runs under mpiexec, on as many ranks of so many PEs.
+    With `capacities`, it runs under mpiexec, on ranks with these numbers of PEs.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class Running(Seen):
         hidden.rename(hidden.with_name(file_name))
 
     def submit(self, name: str, client: int = 0, **fields: Any) -> Path:
-        """Submit user `u`'s job; the path of its reply. Underscores in fields stand for hyphens."""
+        """Submit a job of user `u`; return the path of its reply. Underscores in fields stand for hyphens."""
         job = {"user": "u", "name": name} | {key.replace("_", "-"): value for key, value in fields.items()}
         self.drop(f"{name}.json", json.dumps(job), client)
         return self.box(client) / "out" / f"u.{name}.json"
@@ -264,12 +264,12 @@ class Running(Seen):
         """Submit a job and wait for its reply."""
         return self.reply(self.submit(name, client, **fields))
 
-    # --- what is going on ---------------------------------------------------------------------
+    # --- the state ---------------------------------------------------------------------
 
     def told(self, command: str, *arguments: object) -> str:
-        """What a command about the service prints, such as `status`.
+        """Return the output of a command about the service, such as `status`.
 
-        One that cannot write its status for some seconds, on a busy machine, is taken for none.
+        Repeated, since a service on a busy machine that writes no status for some seconds counts as absent.
         """
 
         def done() -> Finished | None:
@@ -280,13 +280,13 @@ class Running(Seen):
         return poll_until(done, f"{command}: the service is there").out
 
     def status(self) -> dict[str, Any]:
-        """What `status --json` tells."""
+        """Return the output of `status --json`."""
         status = json.loads(self.told("status", "--json"))
         assert isinstance(status, dict)
         return status
 
     def interim(self, name: str) -> JobInterim | None:
-        """The best that the live job has offered, as the service tells."""
+        """Return the best offer of a live job, as the status has it."""
         status = read_status(self.api_dir)
         job = None if status is None else status.job(f"u.{name}", client=0)
         return None if job is None else job.interim
@@ -303,16 +303,16 @@ class Running(Seen):
     # --- the end ---------------------------------------------------------------------------
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask for a clean end, wait for it; the exit code."""
+        """Order a clean end, and wait for it; return the exit code."""
         self.pids |= set(self.processes())
         self.process.send_signal(number)
         code = self.process.wait(DEADLINE_S)
         if code != 0:
-            print(self.output)  # for who reads of a test that has failed
+            print(self.output)  # shown with a failed test
         return code
 
     def kill(self) -> None:
-        """Kill everything at once."""
+        """Kill all processes at once."""
         kill_marked(self.mark)
         self.process.wait(DEADLINE_S)
 
@@ -326,7 +326,7 @@ def serving(
     prefix: Sequence[str] = (),
     capacities: Sequence[int] = (),
 ) -> Iterator[Running]:
-    """A service that accepts jobs; nothing of it outlives the block."""
+    """Yield a service that accepts jobs; none of its processes outlives the block."""
     service = Running(folder, *options, ranks=ranks, env=env, prefix=prefix, capacities=capacities)
     try:
         service.await_ready()

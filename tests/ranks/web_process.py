@@ -1,4 +1,4 @@
-"""A web server in a process of its own, and what a browser or curl would send to it."""
+"""A web server in a process of its own, and the requests of a browser or curl to the server."""
 
 import http.client
 import json
@@ -28,7 +28,7 @@ class Answer:
 
     @property
     def error(self) -> dict[str, str]:
-        """The one error of an answer that is nothing else."""
+        """Return the error of an answer that contains only an error."""
         content = self.json
         assert set(content) == {"error"}
         assert set(content["error"]) == {"field", "message"}
@@ -38,7 +38,7 @@ class Answer:
 
 
 class WebServer:
-    """`mallob-py web` on a free port, until `stop`."""
+    """`mallob-py web` on a free port, from construction to `stop`."""
 
     def __init__(self, api_dir: Path, *options: str) -> None:
         self.api_dir = api_dir
@@ -61,7 +61,7 @@ class WebServer:
         headers: Mapping[str, str] | None = None,
         token: str | None = None,
     ) -> Answer:
-        """`token`: another than the right one; "" for none."""
+        """Send a request. `token`: a token other than the server's; "": none."""
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=DEADLINE_S)
         given = self.token if token is None else token
         authorization = {"Authorization": f"Bearer {given}"} if given else {}
@@ -76,7 +76,7 @@ class WebServer:
         return self.ask("GET", path)
 
     def post_job(self, **fields: Any) -> Answer:
-        """A job as JSON. Underscores in fields stand for hyphens."""
+        """Submit a job as JSON. Underscores in fields stand for hyphens."""
         job = {key.replace("_", "-"): value for key, value in fields.items()}
         return self.ask("POST", "/api/jobs", json.dumps(job), {"Content-Type": "application/json"})
 
@@ -84,12 +84,12 @@ class WebServer:
         return self.ask("POST", f"/api/jobs?{query}", content)
 
     def uploads(self) -> list[str]:
-        """Files of the store that are no records: what an upload leaves."""
-        store = self.api_dir / "web" / "submissions"  # folders may go while it is walked
+        """Return the files of uploads in the store, without records."""
+        store = self.api_dir / "web" / "submissions"  # folders may vanish during the walk
         return [name for _, _, names in os.walk(store) for name in names if name != "record.json"]
 
     def open_files(self) -> list[str]:
-        """What its descriptors stand for."""
+        """Return the files behind the server's descriptors."""
         found = []
         for entry in Path(f"/proc/{self.process.pid}/fd").iterdir():
             with suppress(FileNotFoundError):
@@ -100,7 +100,7 @@ class WebServer:
         poll_until(lambda: not self.uploads(), lambda: str(self.uploads()))
 
     def stop(self) -> tuple[int, str]:
-        """The exit code and what was printed since the greeting."""
+        """Return the exit code and the output since the greeting."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         out, _ = self.process.communicate(timeout=DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Parts of a rank for tests of its loop: a clock that only waiting moves on, and doubles that do nothing."""
+"""Parts of a rank for tests of its loop: a clock that only waiting advances; stand-ins without effects."""
 
 import math
 from collections import Counter, defaultdict
@@ -26,7 +26,7 @@ class Clock:
 
 
 class Quiet:
-    """A transport of one host. What `arrivals` yields comes in one turn after the other."""
+    """A transport of one host. `arrivals` yields a turn's messages at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.rank = 0
@@ -90,7 +90,7 @@ class Quiet:
 
 
 class NoProcesses:
-    """A pool whose processes never come up. `done`: what it was told to do to them."""
+    """A pool whose processes never start. `done`: the commands given for these processes."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -131,7 +131,7 @@ class EventLog:
 
 
 class Sleeper:
-    """Bells of which none ever rings. Parking lets time pass; the rank is told to stop at `until_s`."""
+    """Bells that never ring. Parking lets time pass; at `until_s`, the rank is told to stop."""
 
     message = peers = signal = workers = desk = orders = 0
     stopped_by = None
@@ -140,7 +140,7 @@ class Sleeper:
         self._clock = clock
         self.rung: set[int] = set()
         self.until_s = math.inf
-        #: what happens then
+        #: function called at that time
         self.at_end: Callable[[], None] = lambda: None
         self.parked_s: list[float] = []
 
@@ -163,7 +163,7 @@ class Sleeper:
 
 
 class Parts:
-    """Rank 0 with all that it needs."""
+    """Rank 0 and all objects that it needs."""
 
     def __init__(
         self,

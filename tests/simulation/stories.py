@@ -1,4 +1,4 @@
-"""What the script tests share: a small cluster, things that users and processes do, and luck.
+"""The common parts of the script tests: a small cluster, deeds of users and processes, and luck.
 
 A story sets up a cluster, holds some messages back, lets others overtake them, releases them
 and checks the cluster at rest. Which rank runs what follows from the seed; a story that needs
@@ -26,17 +26,17 @@ _SEEDS = 300
 
 
 class Unlucky(Exception):
-    """This seed does not put the ranks where the story needs them."""
+    """The seed does not put the ranks where the story needs them."""
 
 
 def needs(condition: bool) -> None:
-    """Go on only if the ranks have fallen as the story needs them."""
+    """Raise Unlucky unless the ranks are where the story needs them."""
     if not condition:
         raise Unlucky
 
 
 def told_with_luck(story: Callable[[int], None]) -> Callable[[], None]:
-    """A test that plays `story(seed)` with the first seed that is not unlucky."""
+    """Return a test that plays `story(seed)` with the first seed that is not unlucky."""
 
     def test() -> None:
         for seed in range(_SEEDS):
@@ -55,7 +55,7 @@ def cluster_of(size: int, seed: int = 0, **settings: Any) -> Cluster:
 
 
 def lively(size: int, seed: int, bystanders: int = 3, **settings: Any) -> Cluster:
-    """A cluster that has lived already: numbers have been used, and up to so many PEs are busy."""
+    """Return a cluster with a past: numbers have been used, and up to `bystanders` PEs are busy."""
     cluster = cluster_of(size, seed, **settings)
     choose = random.Random(f"story {seed}")
     for job in range(101, 101 + choose.randint(1, 4)):
@@ -71,21 +71,21 @@ def lively(size: int, seed: int, bystanders: int = 3, **settings: Any) -> Cluste
 
 
 def rest(cluster: Cluster) -> None:
-    """Everything comes to rest, and all invariants hold."""
+    """Bring the cluster to rest, and check all invariants."""
     play(cluster)
     cluster.settle()
     check_invariants(cluster)
 
 
 def play(cluster: Cluster, for_s: float = 0.05) -> None:
-    """Enough time for all that is not held back."""
+    """Let enough time pass for all messages that are not held back."""
     cluster.run(until_s=cluster.now + for_s)
 
 
 def hold_kind(
     cluster: Cluster, kind: type[Message], dest: int | None = None, source: int | None = None, **fields: Any
 ) -> Hold:
-    """Keep back messages of one kind, to or from one rank, with these fields (or their request's)."""
+    """Hold back messages of one kind, to or from one rank, with these fields (or their request's fields)."""
 
     def test(from_rank: int, to_rank: int, message: AnyMessage) -> bool:
         about = getattr(message, "request", message)
@@ -100,7 +100,7 @@ def hold_kind(
 
 
 def watch(cluster: Cluster, kind: type[Message]) -> list[tuple[int, int, Any]]:
-    """All messages of one kind that are posted from now on: (source, dest, message)."""
+    """Return a list that receives each message of one kind posted from now on: (source, dest, message)."""
     seen: list[tuple[int, int, Any]] = []
 
     def test(source: int, dest: int, message: AnyMessage) -> bool:
@@ -113,7 +113,7 @@ def watch(cluster: Cluster, kind: type[Message]) -> list[tuple[int, int, Any]]:
 
 
 def only(hold: Hold, kind: type[Message]) -> bool:
-    """Something of that kind is held, and nothing else has to wait behind it."""
+    """Tell whether a message of this kind is held, and no other message waits behind it."""
     return bool(hold.messages) and all(isinstance(message, kind) for _, _, message in hold.messages)
 
 
@@ -122,7 +122,7 @@ def kinds_held(hold: Hold, kind: type[Message]) -> list[Any]:
 
 
 def places(cluster: Cluster, job: int) -> dict[int, int]:
-    """The rank of each of the job's active workers, by index."""
+    """Return the rank of each of the job's active workers, by index."""
     return {
         pe.workers.active.index: pe.rank
         for pe in cluster.pes
@@ -131,14 +131,14 @@ def places(cluster: Cluster, job: int) -> dict[int, int]:
 
 
 def post(cluster: Cluster, source: int, dest: int, message: AnyMessage) -> None:
-    """A message between PEs of two ranks, as if the first had sent it."""
+    """Send a message between PEs of two ranks, as if the first rank had sent it."""
     present = cluster.generation_of(0)
     assert present is not None
     cluster.post(source, dest, Said(cluster.host_of(source), present.g, source, dest, message))
 
 
 def heard_by(cluster: Cluster) -> list[tuple[float, int, int, AnyMessage]]:
-    """From now on PEs only listen: (time, PE, source, message) of what they hear."""
+    """Have PEs only listen from now on; return a list of what they hear: (time, PE, source, message)."""
     heard: list[tuple[float, int, int, AnyMessage]] = []
 
     def listen(pe: int) -> Callable[[int, AnyMessage, float], None]:
@@ -161,23 +161,23 @@ def is_idle(cluster: Cluster, rank: int) -> bool:
 
 
 def volume(cluster: Cluster, job: int, rank: int = 0) -> int | None:
-    """The job's volume in the eyes of `rank`."""
+    """Return the job's volume as known to `rank`."""
     return cluster.pes[rank].balancer.volume(job)
 
 
 def tree_parent(cluster: Cluster, rank: int) -> int | None:
-    """From whom `rank` hears of epochs and grants."""
+    """Return the rank from which `rank` hears of epochs and grants."""
     return place_of(rank, cluster.size).parent
 
 
 def tree_children(cluster: Cluster, rank: int) -> list[int]:
-    """Who hears of epochs and grants from `rank`."""
+    """Return the ranks that hear of epochs and grants from `rank`."""
     place = place_of(rank, cluster.size)
     return [child for child in (place.left, place.right) if child is not None]
 
 
 def demand(cluster: Cluster, job: int, workers: int) -> None:
-    """The application at the root wants so many workers."""
+    """Have the application at the root want this number of workers."""
     rank = places(cluster, job)[0]
     number = active(cluster, rank).number
     cluster.tell(rank, WorkerDemands(number, workers))
@@ -188,13 +188,13 @@ def answer(cluster: Cluster, rank: int, number: int, body: bytes = b"result") ->
 
 
 def crash(cluster: Cluster, rank: int, number: int) -> None:
-    """The process dies without a word."""
+    """Kill a worker's process."""
     del cluster.processes[rank, number]
     cluster.tell(rank, WorkerCrashed(number, "killed by signal 9"))
 
 
 def suspended(cluster: Cluster, job: int) -> list[tuple[int, int]]:
-    """(rank, worker number) of the job's stopped processes."""
+    """Return (rank, worker number) of the job's stopped processes."""
     return sorted(
         key for key, process in cluster.processes.items() if process.job == job and process.is_suspended
     )

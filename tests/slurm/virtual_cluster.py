@@ -31,7 +31,7 @@ _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
 def what_is_missing() -> str | None:
-    """Why no cluster can be made here."""
+    """Return why no cluster can be made here; None: one can."""
     if os.geteuid() != 0:
         return "needs root to start Slurm's daemons"
     missing = [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]
@@ -41,7 +41,7 @@ def what_is_missing() -> str | None:
 
 
 class Cluster:
-    """`run` runs Slurm's commands; `environment` is what jobs inherit as well."""
+    """A running Slurm. `run` runs Slurm's commands in `environment`, which jobs inherit, too."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -77,7 +77,7 @@ class Cluster:
         self._wait_until(lambda: self._idle_nodes() == NODES)
 
     def run(self, *command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
-        """What the command prints; fails as the command does."""
+        """Return the output of a command; raise its failure."""
         done = subprocess.run(
             command,
             capture_output=True,
@@ -91,7 +91,7 @@ class Cluster:
         return done.stdout
 
     def granted(self, *options: str) -> str:
-        """The number of an allocation without a command."""
+        """Return the number of an allocation without a command."""
         done = subprocess.run(
             ["salloc", "--no-shell", "--immediate=30", *options],
             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -102,11 +102,11 @@ class Cluster:
         return found[1]
 
     def processes(self) -> list[int]:
-        """All of the cluster and of its jobs."""
+        """Return all processes of the cluster and its jobs."""
         return marked_processes(self._mark)
 
     def lose_node(self, name: str) -> None:
-        """Kill at once all that runs there: tasks, the daemons of their steps, and the node's own."""
+        """Kill at once all processes of a node: tasks, the daemons of their steps, and the node's daemon."""
         at_home = f"SLURMD_NODENAME={name}".encode()
         tasks = []
         for pid in self.processes():
@@ -127,7 +127,7 @@ class Cluster:
         kill_marked(self._mark)
 
     def log(self) -> str:
-        """The last that the daemons said."""
+        """Return the last lines of the daemons' logs."""
         return "\n".join(f"{path}: {path.read_text()[-2000:]}" for path in self._folder.glob("*.log"))
 
     def _daemon(self, *command: str) -> None:
@@ -157,8 +157,8 @@ class Cluster:
 
 @contextlib.contextmanager
 def virtual_cluster() -> Iterator[Cluster]:
-    """A cluster that is ready; nothing of it outlives the block."""
-    # Short, for the sake of munge's socket.
+    """Yield a cluster that is ready; none of its processes outlives the block."""
+    # A short path, because munge's socket lies below it.
     folder = Path(tempfile.mkdtemp(prefix="mallob-slurm."))
     folder.chmod(0o755)
     cluster = Cluster(folder)
@@ -171,7 +171,7 @@ def virtual_cluster() -> Iterator[Cluster]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Below those that the system gives to whoever connects: the daemons bind theirs a little later."""
+    """Return ports below the range of automatic ports: the daemons bind them a little later."""
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     free: list[int] = []
     with contextlib.ExitStack() as stack:
@@ -184,8 +184,8 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _configuration(folder: Path) -> str:
-    # MPICH names memory after the job: no two clusters of this machine may number theirs alike, as ranks that
-    # are killed leave it behind.
+    # MPICH names memory after the job, and killed ranks leave it behind: two clusters on this machine must
+    # not use equal numbers of jobs.
     host = socket.gethostname().split(".")[0]
     controller, *nodes = _free_ports(1 + NODES)
     lines = [

@@ -1,4 +1,4 @@
-"""How a program with types uses the public interface: only checked, by mypy and pyright in strict mode."""
+"""A typed program that uses the public interface. It is only checked, by mypy and pyright in strict mode."""
 
 from __future__ import annotations
 

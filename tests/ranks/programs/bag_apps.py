@@ -1,7 +1,7 @@
-"""A bag whose tasks take their time but no CPU time: so it lasts as long on a busy machine.
+"""A bag whose tasks sleep: so the bag takes as long on a busy machine as on an idle one.
 
-With the key `until`, it takes its time before the file of that name is there, and hardly any afterwards: so a
-test has as much time as it needs while the bag is at work.
+With the key `until`, tasks sleep until the file of this name exists, and hardly at all afterwards: so a test
+has as much time as it needs while the bag is at work.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from mallob_py.kit import Payload
 from mallob_py.kit.bags import Bag, BagApplication
 
-#: a nap before there is the file that is waited for
+#: duration of a sleep before the awaited file exists
 _LONG_NAP_S = 0.1
 
 
 class Naps(Bag):
-    """A nap for each number, and the sum of the numbers."""
+    """A bag that sleeps for each number and sums up the numbers."""
 
     def __init__(self, numbers: list[int], nap_s: float, until: str = "") -> None:
         self.numbers, self._nap_s, self._until = numbers, nap_s, until
@@ -72,7 +72,7 @@ def _naps(numbers: list[int], configuration: Mapping[str, Any]) -> Naps:
 
 
 class LargeNaps(Naps):
-    """Each number comes with so many bytes more, wherever it goes."""
+    """A bag whose numbers are each sent with many further bytes."""
 
     def __init__(self, numbers: list[int], nap_s: float, bytes_each: int) -> None:
         super().__init__(numbers, nap_s)
@@ -102,7 +102,7 @@ class LargeNapsApplication(BagApplication):
 
 
 class ForkingNaps(Naps):
-    """Each chunk forks, and the copy comes back, too."""
+    """A bag each of whose chunks forks; the copy returns from the chunk, too."""
 
     def process(self, count: int) -> int:
         done = super().process(count)

@@ -1,4 +1,4 @@
-"""Rank 0 closes while rank 1 does not join; later both leave without MPI_Finalize's help.
+"""Rank 0 closes while rank 1 does not join; later both leave without MPI_Finalize.
 
 close_alone.py [dead]    dead: rank 0 hears that rank 1 has died, and waits no longer
 """
@@ -24,6 +24,6 @@ if transport.rank == 0:
 else:
     seen: list[bytes | bytearray] = []
     run_until(transport, lambda: bool(seen), lambda arrival: seen.append(arrival.data))
-    # Rank 0 waits for us in vain; MPI_Finalize, reached by both, ends the world as usual.
+    # Rank 0 waits for this rank in vain; MPI_Finalize, which both reach, ends the world as usual.
     closed = True
 leave(transport.rank, 0, closed=True)

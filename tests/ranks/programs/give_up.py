@@ -1,4 +1,4 @@
-"""Rank 0 gives up on rank 1: nothing queued is sent, nor what follows; for what is there rank 1 is rung."""
+"""Rank 0 gives up on rank 1: queued and later messages are not sent, and rank 1 is rung for sent ones."""
 
 from __future__ import annotations
 

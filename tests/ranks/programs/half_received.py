@@ -1,7 +1,7 @@
-"""Rank 0 with an MPI that completes things when the program says so.
+"""Rank 0 with a stand-in for MPI that completes operations at the program's command.
 
-A message that is half received is not passed by later ones of its sender, only by those of others. Who was
-sent something that MPI could not hand over at once is rung again when it has.
+Later messages of the same sender do not overtake a half received message; messages of other senders do. The
+receiver of a message that MPI could not hand over at once is rung again when MPI has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Request:
 
 
 class Message:
-    """What MPI has for us, and where and when it will be."""
+    """A message for this rank in MPI: its place, and the time when it is complete."""
 
     def __init__(self, source: int, data: bytes, request: Request | None = None) -> None:
         self.source, self.data, self.request = source, data, request or Request()
@@ -37,7 +37,7 @@ class Message:
 
 
 class Comm:
-    """Also the status of what it has found last."""
+    """A communicator, and the status of the message that it found last."""
 
     def __init__(self, *messages: Message) -> None:
         self.messages = deque(messages)

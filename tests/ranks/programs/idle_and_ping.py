@@ -21,7 +21,7 @@ def main() -> None:
     idle_s, rounds = float(sys.argv[1]), int(sys.argv[2])
     transport = join()
     began_s, began_cpu_s = time.monotonic(), time.process_time()
-    shares: list[float] = []  # rank 0: some may be done with idling before us
+    shares: list[float] = []  # rank 0 collects the shares; some ranks may have ended their idle time earlier
 
     def note_share(arrival: Arrival) -> None:
         shares.append(float(arrival.data.decode()))

@@ -1,4 +1,4 @@
-"""SAT with native solvers that lie in the way that the configuration names; the checker is to notice."""
+"""SAT with native solvers that lie as the configuration names; the checker must notice."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ LIES: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 class Liar(SatApplication):
-    """The key `__lie` of the configuration names the lie; without it, nothing is changed."""
+    """A solver that lies as the configuration's key `__lie` names; without the key, nothing is changed."""
 
     def run(self, context: WorkerContext) -> Result:
         if "__lie" not in context.configuration:

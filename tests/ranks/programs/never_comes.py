@@ -1,4 +1,4 @@
-"""A rank of which rank 1 stops itself at the given moment; the others are to end by themselves.
+"""Ranks, of which rank 1 stops itself at the given moment; the others must end by themselves.
 
 never_comes.py MOMENT [LOCKED]    MOMENT: init, collective or finalize; LOCKED: MPI keeps Python's lock
 """
@@ -13,7 +13,7 @@ from mallob_py.runtime.world import mpi
 from mallob_py.runtime.world.deadlines import at_most
 
 PATIENCE_S = 1.0
-#: of a start that is to succeed, on a busy machine, too
+#: patience for starts that must succeed, also on a busy machine
 START_PATIENCE_S = 60.0
 
 moment, rank = sys.argv[1], int(os.environ["PMI_RANK"])

@@ -1,4 +1,4 @@
-"""Rank 1 takes nothing: when too much waits for it, it is lost to rank 0, and what waits is dropped."""
+"""Rank 1 receives nothing: when too many bytes wait for it, rank 0 counts it as lost and drops them."""
 
 from __future__ import annotations
 

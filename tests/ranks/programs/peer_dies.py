@@ -1,4 +1,4 @@
-"""The last rank kills itself; the others are told, go on, and leave without MPI_Finalize."""
+"""The last rank kills itself; the others hear of that, go on, and leave without MPI_Finalize."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def main() -> None:
     if me in (0, 1):
         transport.send(1 - me, b"still here")
         run_until(transport, lambda: left <= 0, again)
-    # mpiexec counts a lost rank as a failure whatever the others do, hence files. They also
-    # keep survivors together, since one that leaves looks as dead to the others as the victim.
+    # mpiexec reports a lost rank as a failure in any case, so the ranks report by files. The files also keep
+    # the survivors together, since a rank that leaves looks dead to the others.
     folder = Path(sys.argv[1])
     (folder / str(me)).touch()
     run_until(transport, lambda: len(list(folder.iterdir())) == victim, lambda _arrival: None)

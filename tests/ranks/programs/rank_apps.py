@@ -1,4 +1,4 @@
-"""Applications for whole services: some that must not harm anybody but themselves, one that counts."""
+"""Applications for whole services: some that must harm only themselves, and one that counts workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mallob_py.kit import (
 
 
 class Fail(Application):
-    """Fails in the way that its configuration names, in its worker or already in reading."""
+    """Fails as the configuration names, in the worker or while reading."""
 
     name = "FAIL"
     takes_input = False
@@ -39,7 +39,7 @@ class Fail(Application):
 
 
 class Poison(Application):
-    """Kills the rank that it runs at, with the configured signal."""
+    """Kills the rank of its worker with the configured signal."""
 
     name = "POISON"
     takes_input = False
@@ -67,7 +67,7 @@ def _fail(how: str) -> None:
 
 
 class Census(Application):
-    """Every worker leaves a file `<index>` with its process id in the configured folder, and stays."""
+    """Each worker leaves a file `<index>` with its process id in the configured folder, and stays."""
 
     name = "CENSUS"
     takes_input = False
@@ -83,7 +83,7 @@ class Census(Application):
 
 
 class Glutton(Census):
-    """A CENSUS whose workers take so much memory each before they are counted."""
+    """A CENSUS whose workers each occupy the configured memory before they are counted."""
 
     name = "GLUTTON"
 
@@ -94,7 +94,7 @@ class Glutton(Census):
 
 
 class Writer(Application):
-    """The root writes the configured `text` to the file `report`, then stays if the configuration says so."""
+    """The root writes the configured `text` to the file `report`, and stays if the configuration says so."""
 
     name = "WRITER"
     takes_input = False
@@ -118,7 +118,7 @@ class Writer(Application):
 
 
 class Bulk(Application):
-    """A payload of the configured size. The root answers with its checksum once all workers have theirs.
+    """A payload of the configured size. The root answers with its checksum when all workers are done.
 
     Every worker leaves a file `<index>` with the checksum of the payload that it sees in the
     configured folder.
@@ -144,7 +144,7 @@ class Bulk(Application):
 
 
 class Descend(Application):
-    """Offers costs from 10 to 7 or, as any worker but the root, 5, and a bound; then waits for the end."""
+    """Offers costs from 10 to 7 (as a worker below the root: 5) and a bound; then waits for the end."""
 
     name = "DESCEND"
     takes_input = False
@@ -167,7 +167,7 @@ class Descend(Application):
 
 
 class Wait(Application):
-    """Answers when there is the configured file `until`."""
+    """Answers once the configured file `until` exists."""
 
     name = "WAIT"
     takes_input = False
@@ -182,7 +182,7 @@ class Wait(Application):
 
 
 class Begin(Application):
-    """Notes in its folder that a process has begun, and answers after so much CPU time of that, if any."""
+    """Notes each begun process in the configured folder; answers after the configured CPU time, if any."""
 
     name = "BEGIN"
     takes_input = False

@@ -24,7 +24,7 @@ def run_until(
     act: Callable[[], None] = lambda: None,
     park_s: float = 0.05,
 ) -> None:
-    """Take turns until `done`; fail loudly when that takes too long."""
+    """Take turns until `done`; fail with a message if that takes too long."""
     deadline_s = time.monotonic() + DEADLINE_S
     while True:
         for arrival in transport.receive():
@@ -42,7 +42,7 @@ def run_until(
 
 
 def end(transport: Transport) -> None:
-    """Close in the agreed way; rank 0 says so on stdout."""
+    """Close as agreed; rank 0 reports the end on stdout."""
     closed = transport.close()
     if transport.rank == 0:
         print("closed" if closed else "not closed", flush=True)

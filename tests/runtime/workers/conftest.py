@@ -36,12 +36,12 @@ def rank(make: Make) -> Rank:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for a process that a busy machine keeps from its task; leave one that stopped itself stopped."""
+    """Wait for processes that a busy machine delays; leave a process stopped that stopped itself."""
     monkeypatch.setattr("mallob_py.runtime.workers.pool.TAKE_UP_S", DEADLINE_S)
     monkeypatch.setattr("mallob_py.runtime.workers.pool._STOPPED_S", DEADLINE_S)
 
 
 @pytest.fixture
 def impatient(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process is waited for as long as in a service."""
+    """Wait for processes only as long as a service does."""
     monkeypatch.setattr("mallob_py.runtime.workers.pool.TAKE_UP_S", TAKE_UP_S)

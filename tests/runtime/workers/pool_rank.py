@@ -1,4 +1,4 @@
-"""A rank's worker processes under test: a pool, the events it has given, and ways to wait for things."""
+"""A rank's worker processes under test: a pool, its events so far, and waits for events."""
 
 import select
 import time
@@ -29,7 +29,7 @@ E = TypeVar("E")
 
 
 class Rank:
-    """A pool and the events it has given so far."""
+    """A pool and its events so far."""
 
     def __init__(self, pool: WorkerPool, server: ForkServer) -> None:
         self.pool = pool
@@ -69,7 +69,7 @@ class Rank:
         return [link.pid for link in links if link not in idle and link not in self.pool.kept]
 
     def reading_pids(self) -> list[int]:
-        """Processes that have an input to read; a busy one may be new, or may look at applications."""
+        """Return the processes that must read an input; a busy one may be new, or inspect applications."""
         tasks = self.pool._at_work.values()
         return [task.link.pid for task in tasks if isinstance(task, ReadTask) and task.link]
 

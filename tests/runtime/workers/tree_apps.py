@@ -20,11 +20,10 @@ class _NoInput(Application):
 class AllReduce(_NoInput):
     """All-reduces the set of indices, again and again.
 
-    The root leaves a file `0`, `1`, ... in the configured `folder` as the sizes of the sets come
-    by those that are configured, one after the other (others may come between), and answers
-    after the last. Which process is the root may change while the job is suspended as a whole.
-    With `crash` configured, the worker of that index dies once in the midst of a reduction,
-    and leaves a file `crashed`.
+    The root waits for the configured sizes of the set, one after the other; other sizes may come between. The
+    root leaves a file `0`, `1`, ... in the configured `folder` for each, and answers after the last. Another
+    process may be the root after the whole job was suspended. With `crash` configured, the worker of that
+    index dies once in the midst of a reduction, and leaves a file `crashed`.
     """
 
     name = "ALLREDUCE"
@@ -54,7 +53,7 @@ class AllReduce(_NoInput):
 
 
 def _pass(folder: Path, sizes: list[int], size: int) -> bool:
-    """Note that a set of this size has come; whether it was the last one to wait for."""
+    """Note a set of this size; return whether it was the last awaited one."""
     passed = len(list(folder.glob("[0-9]*")))
     if passed < len(sizes) and size == sizes[passed]:
         (folder / str(passed)).touch()
@@ -71,8 +70,8 @@ def _die_once(mark: Path) -> None:
 class Gossip(_NoInput):
     """Workers tell their parents what they have heard; the root answers when it has heard of all.
 
-    Down go paths from the root, and a worker tells its children when its own is new or they are;
-    up go the paths that are known, whenever there is a new one.
+    Paths from the root go down: a worker tells its children its path when its path or a child is new. Known
+    paths go up, whenever one is new.
     """
 
     name = "GOSSIP"
@@ -93,7 +92,7 @@ class Gossip(_NoInput):
 
 
 def _listen(context: WorkerContext, message: TreeMessage, heard: dict[int, list[int]]) -> None:
-    """Take in a message: the parent's path from the root, or what a child has heard of."""
+    """Take in a message: the parent's path from the root, or the paths that a child knows."""
     content = json.loads(message.data)
     if "path" in content:
         assert message.source == (context.index - 1) // 2

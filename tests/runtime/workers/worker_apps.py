@@ -1,4 +1,4 @@
-"""Applications that behave, and ones that do not, for the tests of worker processes."""
+"""Applications that behave well, and applications that do not, for the tests of worker processes."""
 
 import _thread
 import ctypes
@@ -42,7 +42,7 @@ class Answer(_NoInput):
 
 
 class Print(_NoInput):
-    """Prints by Python, and by a program that it starts; then without end if so configured."""
+    """Prints from Python and from a program that it starts; then, if configured, without end."""
 
     name = "PRINT"
 
@@ -57,19 +57,19 @@ class Print(_NoInput):
 
 
 class Draw(_NoInput):
-    """Its result are random numbers."""
+    """Answers with random numbers."""
 
     name = "DRAW"
 
     def __init__(self) -> None:
-        np.random.random()  # from now on, who forks this process has a state that children would inherit
+        np.random.random()  # state that a fork of this process would inherit from now on
 
     def run(self, context: WorkerContext) -> Result:
         return Result(10, [random.getrandbits(30), int(np.random.randint(1 << 30))])
 
 
 class Finish(_NoInput):
-    """Finishes deep inside; swallows what unwinds it if so configured."""
+    """Finishes within nested calls; if configured, swallows the exception that unwinds them."""
 
     name = "FINISH"
 
@@ -91,7 +91,7 @@ class Park(_NoInput):
 
 
 class Spin(_NoInput):
-    """Never gives the interpreter away, as a solver does."""
+    """Never releases the interpreter's lock, as a solver does."""
 
     name = "SPIN"
 
@@ -101,7 +101,7 @@ class Spin(_NoInput):
 
 
 class Raise(_NoInput):
-    """Raises what the configuration names."""
+    """Raises the exception that the configuration names."""
 
     name = "RAISE"
 
@@ -141,7 +141,7 @@ class Die(_NoInput):
 
 
 class Echo(_NoInput):
-    """Tells its parent of its place; sends each message on, to its children too."""
+    """Tells its parent of its place; passes each message on, also to its children."""
 
     name = "ECHO"
 
@@ -208,7 +208,7 @@ class Sum(Application):
 
 
 class Litter(_NoInput):
-    """Leaves a thread or a child process behind, as configured; or goes on beside a child."""
+    """Leaves a thread or a child process behind, or goes on beside a child, as configured."""
 
     name = "LITTER"
 
@@ -228,7 +228,7 @@ class Litter(_NoInput):
 
 
 class Work(_NoInput):
-    """Uses CPU time itself, and as much in a child; then it answers, waits or dies, as configured."""
+    """Uses CPU time in this process and as much in a child; then answers, waits or dies, as configured."""
 
     name = "WORK"
 
@@ -253,7 +253,7 @@ class Work(_NoInput):
 
 
 class Talk(_NoInput):
-    """Prints, and sends what is no message at all."""
+    """Prints, and sends bytes that are no message."""
 
     name = "TALK"
 
@@ -268,7 +268,7 @@ class Talk(_NoInput):
 
 
 class Count(Application):
-    """Adds up the revisions that this process has seen of each chain, as its configuration says."""
+    """Adds up the revisions of each chain that this process has seen, as the configuration says."""
 
     name = "COUNT"
     revises = True
@@ -295,7 +295,7 @@ class Count(Application):
             case "spin":
                 while True:
                     pass
-            case "late":  # an answer that comes when nobody asks for it any more
+            case "late":  # an answer that is no longer awaited
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "die":
                 os._exit(7)
@@ -307,7 +307,7 @@ class Count(Application):
 
 
 class Leave(_NoInput):
-    """Hands a message to whoever has sent it one, when it has to leave; or is parked, as configured."""
+    """When told to leave, answers the sender of its last message; or is parked, as configured."""
 
     name = "LEAVE"
     leaves_in_order = True
@@ -324,7 +324,7 @@ class Leave(_NoInput):
 
 
 class Prepared(_NoInput):
-    """Tells which process has prepared it, if it can be prepared."""
+    """Tells which process has prepared it, if it was prepared."""
 
     name = "PREPARED"
     by = 0
@@ -340,7 +340,7 @@ class Prepared(_NoInput):
 
 
 class Save(_NoInput):
-    """Asks for the last checkpoint, and saves one that tells of it; then it answers with what it was sent."""
+    """Asks for the last checkpoint, saves a checkpoint that contains it, and answers with it."""
 
     name = "SAVE"
 

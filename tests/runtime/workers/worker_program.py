@@ -1,4 +1,4 @@
-"""A rank without MPI, to be killed: starts workers of all kinds, prints their pids, waits.
+"""A rank without MPI, which a test kills: starts workers of all kinds, prints their pids, waits.
 
 Prints the pids of the fork server, a running, a suspended, a parked and the idle processes.
 """

@@ -1,4 +1,4 @@
-"""What lies between two hosts: carries the bytes of connections, and may cut them."""
+"""A network between two hosts: carries the bytes of connections, and may cut connections."""
 
 import contextlib
 import select
@@ -12,7 +12,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class CuttingProxy:
-    """Listens at `address`, and connects whoever comes with `target`."""
+    """Listens at `address`, and connects each caller with `target`."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
@@ -23,15 +23,15 @@ class CuttingProxy:
         self._lock = threading.Lock()
         self._other: dict[socket.socket, socket.socket] = {}
         self._is_open = True
-        #: how many connections it has carried
+        #: number of connections carried so far
         self.carried = 0
-        #: whether it carries nothing: connections are reset as soon as they are there
+        #: whether connections are reset as soon as they are made
         self.is_broken = False
         self._thread = threading.Thread(target=self._carry, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Reset all connections, and listen no more."""
+        """Reset all connections, and stop listening."""
         if not self._is_open:
             return
         self._is_open = False

@@ -1,4 +1,4 @@
-"""What test_launch.py runs: `host` stands for the command line, the others are ranks.
+"""The program of test_launch.py: `host` stands for the command line, the other modes are ranks.
 
 host N MODE [ARGUMENT]   launch_world of N ranks of this file in MODE
 code C                   ranks end; rank 0 with exit code C, the others with 0
@@ -35,7 +35,7 @@ def rank_program(mode: str, argument: str) -> None:
     world = start_mpi()
     rank = world.Get_rank()
     world.Barrier()
-    forget_shared()  # as ranks of ours do; those that are killed here would leave it
+    forget_shared()  # as ranks of a service do; killed ranks would leave the file behind
     if mode == "crash" and rank == 1:
         abort_world(7)
     if mode in ("wait", "stubborn"):

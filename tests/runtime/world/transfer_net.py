@@ -13,7 +13,7 @@ PER_HOST = 2
 
 
 class Network:
-    """Messages wait per pair of ranks and channel until they are delivered."""
+    """Messages that wait, by pair of ranks and channel, until they are delivered."""
 
     def __init__(self, ranks: int, folder: Path) -> None:
         self.folder = folder
@@ -49,7 +49,7 @@ class Network:
         return Transfer(rank, host, keeper_of, send, send, on_here, on_failed)
 
     def deliver_one(self, rng: random.Random, may: Callable[[int, int], bool] = lambda *_: True) -> bool:
-        """One message on a random wire of those that `may`; False if there is none."""
+        """Deliver one message on a random wire of those in `may`; return False if there is none."""
         loaded = [key for key, wire in self._wires.items() if wire and may(*key[:2])]
         if not loaded:
             return False
@@ -77,6 +77,6 @@ class Network:
         return sorted(str(path.relative_to(self.folder)) for path in self.folder.glob("*/*"))
 
     def close(self) -> None:
-        """No rank holds a description any more."""
+        """Have each rank release its descriptions."""
         for each in self.ranks:
             each.keep_only(set())

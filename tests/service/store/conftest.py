@@ -1,4 +1,4 @@
-"""What tests of a client's folder share."""
+"""Fixtures of the tests of a client's folder."""
 
 import pytest
 from hand_clock import Clock

@@ -2,7 +2,7 @@
 
 
 class Clock:
-    """Time that passes when told to."""
+    """Time that passes only by command."""
 
     def __init__(self) -> None:
         self.now = 1000.0
