@@ -139,7 +139,7 @@ class _Pool:
         self._news.release()
 
     def take_last(self, others: Sequence[_Entry]) -> _Entry | None:
-        """Remove and return the last waiting call if it can be given away and its function is `others`'."""
+        """Remove and return the last waiting call if it can be given away and its function is the others'."""
         try:
             entry = self.waiting.pop()
         except IndexError:

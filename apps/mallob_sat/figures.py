@@ -61,7 +61,7 @@ class FiguresBoard:
         self._memory[:] = _FORM.pack(*astuple(figures))
 
     def begin(self) -> Figures:
-        """Begin to count, in the child: return its empty figures, which name its pid."""
+        """Begin to count in the child; return empty figures, which name the child's pid."""
         figures = Figures(pid=os.getpid())
         self.write(figures)
         return figures

@@ -160,7 +160,7 @@ class JobGroup:
     def __init__(self, client: Client, name: str, futures: list[JobFuture], *, has_bar: bool = False) -> None:
         self.name = name
         self._has_bar = has_bar
-        #: futures of `Client.map_formulas`, in the order of its formulas
+        #: futures of `Client.map_formulas`, in the order of the formulas
         self.futures = futures
         self._client = client
         self._watch = GroupWatch(client.api_dir)

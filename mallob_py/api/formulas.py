@@ -95,7 +95,7 @@ def _clauses_in(formula: Any) -> Iterable[Any]:
         raise TypeError("clauses are needed here, not a weighted formula, which Client.minimize takes")
     if isinstance(formula, _OPAQUE):
         raise TypeError(f"clauses are needed here; {_kind(formula)} holds none that can be read")
-    # PySAT's Formula has clauses in its parts, too; iterating over it yields all of them.
+    # PySAT's Formula has clauses in its parts, too; iterating over the Formula yields all clauses.
     clauses = formula if hasattr(formula, "clausify") else getattr(formula, "clauses", formula)
     if not isinstance(clauses, Iterable):
         raise TypeError(f"{_kind(formula)} is not a formula; a formula is clauses: lists of integers")

@@ -43,7 +43,7 @@ def awaited(future: Future[_T]) -> _T:
 
 
 def all_awaited(*futures: Future[_T]) -> list[_T]:
-    """Wait for futures that only the caller has; cancel all of them if the wait or one of them fails."""
+    """Wait for futures that only the caller has; cancel all futures if the wait or a future fails."""
     try:
         return [future.result() for future in futures]
     except BaseException:

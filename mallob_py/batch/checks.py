@@ -102,7 +102,7 @@ class Checks:
         return running
 
     def take(self, free: list[int], job: int, wanted: int | tuple[int, ...]) -> list[int]:
-        """Remove nodes from `free`; return the removed ones. `wanted`: how many (the last ones), or which."""
+        """Remove nodes from `free` and return them. `wanted`: a number of last nodes, or a list of nodes."""
         if isinstance(wanted, int):
             if not 0 < wanted <= len(free):
                 raise self.error(job, f"is to get {wanted} nodes; {len(free)} are free")

@@ -127,7 +127,7 @@ class _Watch:
         return self._watched(view, place)
 
     def _watched(self, view: View, place: int) -> Iterator[Action]:
-        """Yield a decision's actions one by one, so that the view shows each effect, and record them."""
+        """Yield and record a decision's actions, one by one, so that the view shows each action's effect."""
         job = self._job
         free = view.free
         departed = tuple(one.job.number for one in view.departed)

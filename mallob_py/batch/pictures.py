@@ -101,7 +101,7 @@ def _svg(figure: Figure) -> str:
 
 
 def _span(schedule: Schedule) -> tuple[float, float, float, str]:
-    """Return begin and end [s] of a schedule, and a unit for its time axis: its seconds and its name."""
+    """Return begin and end [s] of a schedule, and the unit of its time axis: seconds per unit, and name."""
     begin_s, end_s = min(job.submit_s for job in schedule.workload.jobs), max(schedule.ends_s)
     for unit_s, unit in ((_DAY_S, "days"), (_HOUR_S, "h")):
         if end_s - begin_s > 3 * unit_s:

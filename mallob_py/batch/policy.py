@@ -108,7 +108,7 @@ class Running:
         self.estimated_end_s = estimated_end_s
         #: a number that grows from start to start
         self.order = order
-        #: the ordered number of nodes, as long as the job does not have it; None: no such order
+        #: the ordered number of nodes, until the job has this number; None: no order is pending
         self.target: int | None = None
         #: the time [s] of the last order to resize the job; None: no order yet
         self.resized_s: float | None = None
@@ -136,7 +136,7 @@ class Running:
 
 
 class View:
-    """The view of a scheduler. A policy must neither change nor keep it: it changes after the decision."""
+    """The view of a scheduler. A policy must neither change a view nor keep it beyond the decision."""
 
     __slots__ = (
         "arrived",

@@ -408,7 +408,7 @@ class _Run:
         return True
 
     def _show_bound(self, job: int) -> None:
-        """Adapt the job that policies see to its wish and its size, if it is shown as malleable."""
+        """If a job is shown as malleable, show policies its present wish and size."""
         running, own = self._running[job], self._jobs[job]
         if job in self._wishes and running.job.is_malleable:
             running.job = bounded(own, self._wishes[job], running.size)

@@ -204,7 +204,7 @@ def _path() -> str:
 
 
 def _mpi() -> tuple[str, bool]:
-    """Load MPI in another process, because a bad library may crash it; return its name, or error and True."""
+    """Load MPI in another process, which a bad library may crash; return (name, False) or (error, True)."""
     code = "from mpi4py import MPI; print(MPI.Get_library_version().split(chr(10))[0])"
     try:
         asked = subprocess.run(
@@ -390,7 +390,7 @@ def _see(host: str) -> HostSeen:
 
 
 def _heard(seen: HostSeen, asked: subprocess.Popen[str]) -> HostSeen:
-    """Read what the program on another host prints, connecting to it as soon as its port is known."""
+    """Read the output of the program on another host; connect to the program once its port is known."""
     assert asked.stdout is not None
     assert asked.stderr is not None
     told: dict[str, str] = {}

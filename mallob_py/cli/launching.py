@@ -349,7 +349,7 @@ def _wait_for_folders(options: ServeOptions, until_s: float) -> bool:
     from mallob_py.service.store.lock import holder_of
 
     folders = [Path(options.api_dir).absolute() / f"jobs.{client}" for client in range(options.clients)]
-    is_told = any(os.environ.get(name, "0") != "0" for name in RANK_VARIABLES)  # the first rank tells it
+    is_told = any(os.environ.get(name, "0") != "0" for name in RANK_VARIABLES)  # the first rank reports this
     with StopRequests() as stops:
         while held := next(((each, who) for each in folders if (who := holder_of(each)) is not None), None):
             if not is_told:

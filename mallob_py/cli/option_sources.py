@@ -83,7 +83,7 @@ class CommandOptions:
 
 
 def option(flags: str, parse: Callable[[str], Any], default: Any, group: str, help: str) -> Any:
-    """Declare an option. `flags`: its flags, the last of which gives its name, and then the value's name."""
+    """Declare an option. `flags`: the option's flags, the last of which names it, then the value's name."""
     return declare(_spec_with(flags, parse, group, help), default)
 
 

@@ -108,7 +108,7 @@ class SolveDesk(OneShotDesk):
         tell_answered: Callable[[Answered], None],
         table: TextIO | None = None,
     ) -> None:
-        """Create the desk for the files after those `answered` by a lost rank; it calls `tell_answered`."""
+        """Create the desk for the files not `answered` by a lost rank; the desk calls `tell_answered`."""
         self._is_single = len(options.files) == 1
         super().__init__(rank, options.time_limit_s if self._is_single else None)
         #: time limit of each of several files

@@ -43,7 +43,7 @@ class Gossip:
             self._next_s = 0.0
 
     def turn(self, messages: Sequence[TreeMessage]) -> bool:
-        """Take in messages, and send the table if it is due. Call it a few times a second.
+        """Take in messages, and send the table if it is due. Must be called a few times a second.
 
         Args:
             messages: messages from `poll`; messages that are not gossip's are skipped.

@@ -131,7 +131,7 @@ class Growth:
 
 
 class Host:
-    """One rank's dealings with newcomers: with its own ones (`growth`), and with other ranks' newcomers."""
+    """One rank's dealings with newcomers: with those that it starts (`growth`), and with other ranks'."""
 
     def __init__(
         self,

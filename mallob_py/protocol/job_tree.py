@@ -403,7 +403,7 @@ class Seats:
     def receive_failed(self, index: int, volume: int, epoch: int, now: float) -> None:
         seat = self._seats[index]
         if seat.state is SeatState.ASKED and not self._matcher.is_asking(self._job, index):
-            self._matcher.withdraw(self._job, index)  # a past worker may be queried in its place
+            self._matcher.withdraw(self._job, index)  # a query for a past worker may follow
             seat.clear()
             self.fit(volume, epoch, now)
 

@@ -28,7 +28,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Description(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A job's description: its bytes if small, else only its size: large ones are fetched as files.
+    """A job's description: its bytes if small, else only its size: large descriptions are fetched as files.
 
     For a revision of an incremental job, `chain` is the id of its first revision and `revision` its number.
     PEs only pass both numbers on to their processes.

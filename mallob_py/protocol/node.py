@@ -349,7 +349,7 @@ class Node:
             self._act(rank_effects.Note("host rests", fields))
 
     def _give_back(self, congested: rank_stimuli.Congested) -> None:
-        """Return a message whose receiver's rank is behind; drop it if it was on its way back already."""
+        """Return a message whose receiver's rank is behind; drop one that was on its way back already."""
         message = congested.message
         if congested.g != self._g or self.is_halted:
             return

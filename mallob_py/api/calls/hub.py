@@ -208,7 +208,7 @@ class Hub:
         self._tcp: socket.socket | None = None
         self._selector.register(self._listeners[0], selectors.EVENT_READ, self._listeners[0])
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._wake)  # not earlier, because other threads write to it
+        weakref.finalize(self, os.close, self._wake)  # late, because other threads write to this descriptor
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._commands: deque[Callable[[], None]] = deque()
         #: separately submitted calls: terms, function, arguments, future, retries

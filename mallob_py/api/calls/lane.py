@@ -89,7 +89,7 @@ class CallSet:
         try:
             args, kwargs = restored(item) if self.has_keywords else (restored(item), {})
             shown = shown_arguments(args, kwargs)
-        except BaseException:  # also if the arguments were dropped
+        except BaseException:  # for example, the arguments were dropped
             shown = "..."
         return f"{which}{self.function.name}({shown})"
 
@@ -531,7 +531,7 @@ class Lane:
         member.worker.send(message, buffers)
 
     def _ask_for_inner(self) -> None:
-        """Ask workers for calls that their calls have submitted, so that idle workers do them."""
+        """Ask workers for calls that their running calls have submitted, so that idle workers do these."""
         idle = self._book.idle
         if not idle or self._book.has_waiting:
             return
@@ -567,7 +567,7 @@ def shown_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 class _Unnamed(NamedTuple):
-    """An error that is made when it is delivered, from its call's name."""
+    """An error that is made from its call's name only when it is delivered."""
 
     error_of: Callable[[str], BaseException]
 

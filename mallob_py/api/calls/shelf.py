@@ -92,7 +92,7 @@ class Shelf:
                 self._find(each, mark, kept)
 
     def _find(self, worker: Worker, mark: str, kept: _Kept | None, *, is_refused: bool = False) -> None:
-        """Tell a worker where the object is, or send it. `is_refused`: the worker could not open it."""
+        """Tell a worker where an object is, or send the object. `is_refused`: the worker cannot open it."""
         if kept is None:
             worker.send(messages.Found(mark))
             return

@@ -32,7 +32,7 @@ SHARES = (0.0, 0.5, 1.0)
 SHARES_IN_FULL = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: the real duration [s] of a second of the published batch
 SECOND_S = 0.04
-#: the factor of required times: the published ones are too short for a job on its smallest number of nodes
+#: the factor of required times: the published times are too short for a job on its smallest number of nodes
 _REQUIRED = 1.5
 POLICIES = ("elastic-fcfs", "backfilling", "elastic-easy", "elastic", "fair")
 #: (policy, share) -> makespan, turnaround and wait [s], means of ten batches on a real cluster

@@ -126,7 +126,7 @@ class Agreement:
     # --- agreements ---------------------------------------------------------------------------
 
     def _fulfil(self, queue: Sequence[Job], free: list[int]) -> Iterator[tuple[int, list[int]]]:
-        """Yield each waiting job that starts by its agreement, and its nodes; remove these from `free`."""
+        """Yield (job, nodes) for each waiting job that starts by agreement; remove the nodes from `free`."""
         agreed, owner = self._agreed, self._owner
         for job in [job.id for job in queue if job.id in agreed]:
             nodes = self._choose(job, free)

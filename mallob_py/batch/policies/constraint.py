@@ -212,7 +212,7 @@ def easy_plan(now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End
 
 
 def packed_plan(now_s: float, order: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
-    """Plan the jobs in this order, each at the earliest time at which it has room beside those before it."""
+    """Plan the jobs in this order: each at the earliest time with room for it beside the earlier jobs."""
     timeline = Timeline(now_s, room, ends)
     plan: list[Planned] = []
     for job in order:

@@ -97,7 +97,7 @@ class Malleable:
         pass
 
     def decide(self, view: View) -> Iterator[Action]:
-        """Yield actions one by one; each is chosen after the previous ones have freed their nodes."""
+        """Yield actions one by one; each is chosen after the previous actions have freed their nodes."""
         for job, size in _easy(view, self._starts_at_most):
             yield Start(job.id, size)
         able = [running for running in view.running.values() if self._free_at(running) <= view.now_s]

@@ -78,7 +78,7 @@ class Fair:
         self._head, self._room, self._admitted = -1, 0, frozenset()
 
     def decide(self, view: View) -> Iterator[Action]:
-        """Yield actions one by one; each is chosen after the previous ones have freed their nodes."""
+        """Yield actions one by one; each is chosen after the previous actions have freed their nodes."""
         able = [running for running in view.running.values() if self._rested_s(running) <= view.now_s]
         # The nodes that jobs with earlier orders are still to free.
         coming = sum(max(0, one.size - one.target) for one in view.running.values() if one.target is not None)

@@ -364,7 +364,7 @@ def _slowdown(running: Running) -> float:
 
 
 class Waits:
-    """The estimated starts of waiting jobs: each job's reservation respects those of all jobs before it.
+    """The estimated starts of waiting jobs: each job's reservation respects the earlier jobs' ones.
 
     The reservations are made for one moment, along the queue as far as needed.
 

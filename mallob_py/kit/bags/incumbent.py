@@ -47,14 +47,14 @@ class Incumbent:
         self._told_s = -math.inf
 
     def found(self, best: Any, now: float) -> bool:
-        """Take over a bag's best solution if it is better than the known solution; return whether it is."""
+        """Take over a bag's best solution if it beats the known solution; return whether it does."""
         if best is None or best is self.best or not self._is_better(best):
             return False
         self._set(best, encode_value(best), now)
         return True
 
     def heard(self, data: bytes, now: float) -> bool:
-        """Take over another worker's best solution if it is better; return whether it was."""
+        """Take over another worker's best solution if it beats the known solution; return whether it does."""
         if not data or data == self.data:
             return False
         best = decode_value(data)

@@ -117,7 +117,7 @@ class Function(Message, frozen=True, tag=20):
 
 
 class Calls(Message, frozen=True, tag=21):
-    """A batch; its buffers are those of the arguments.
+    """A batch; its buffers hold the arguments.
 
     `has_keywords`: each call's arguments are (args, kwargs), else args. `retries`: how often a call that
     raises is repeated at most. `is_whole`: send all results at once.

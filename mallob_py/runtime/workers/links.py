@@ -209,7 +209,7 @@ def _signal_group(pidfd: int, pid: int, number: signal.Signals) -> None:
     except OSError:  # this kernel does not know the flag
         signal.pidfd_send_signal(pidfd, number)
     # The group's number is not reused: the process existed a moment ago. A kill of the group is left to the
-    # fork server, which does so before it reaps.
+    # fork server, which kills the group before it reaps the process.
     if number != signal.SIGKILL:
         os.killpg(pid, number)
 

@@ -141,7 +141,7 @@ class WorkerPool:
         self._look_for_stopped_at_s = min(self._look_for_stopped_at_s, self._clock() + _STOPPED_S)
         kept = self.kept.take(chain, index) if chain else None
         if kept is not None and kept.ahead_of and (kept.ahead_of, 0) != (job, index):
-            self.processes.discard(kept.link)  # its input may have left the chain
+            self.processes.discard(kept.link)  # that job's input may have left the chain
             kept = None
         if kept is not None:
             self._go_on(task, kept)

@@ -217,7 +217,7 @@ class JobTask:
 
 
 class Starter:
-    """The one task of a rank that was suspended before its application ran, and may start it first."""
+    """The one suspended task of a rank that may first start its application, which does not run yet."""
 
     def __init__(self) -> None:
         self._task: JobTask | None = None

@@ -468,7 +468,7 @@ class Transport(Carrier):
         return False
 
     def _part(self, deadline_s: float) -> None:
-        """Return when all other ranks have received this rank's messages, and sent their last ones."""
+        """Return when all other ranks have received this rank's messages, and sent their last messages."""
         peers = self._reached_by_mpi()
         self._say_last(peers, deadline_s, lambda: peers - self._lost <= self._left)
 

@@ -26,7 +26,7 @@ from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.store.journal import contents
 
-#: smallest size of a large file: the rank parses a smaller one as fast as it can ask for it here
+#: smallest size of a large file: asking for the parsing of a smaller file takes as long as parsing it
 LARGE_BYTES = 1 << 16
 _TRIES = 3
 #: delay before a process is tried again after a lack of descriptors or memory

@@ -327,7 +327,7 @@ class StatusWriter:
         )
 
     def _with_former_account(self, status: JobStatus, now: float) -> JobStatus:
-        """Add the use of the job before it was given up, if it was."""
+        """Add the former use of a job that was given up."""
         live = self._jobs[status.id]
         if (spent := live.spent) is None:
             return status
