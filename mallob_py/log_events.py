@@ -36,7 +36,7 @@ class LogEvent(enum.StrEnum):
     IDLE = "idle", "a PE has no worker any more"
     ACCEPTED = "accepted", "a client has taken a job file in", "job user name application priority"
     REFUSED = "refused", "a client has refused a job file", "file field message"
-    SUBMITTED = "submitted", "a job's PE is asked to run it", "job priority demand"
+    SUBMITTED = "submitted", "a client asks its PE to run a job", "job priority demand"
     TERMS = ("terms", "a change of a user's share has changed a job's terms", "job priority max_demand")
     BALANCED = "balanced", "a job has a volume for the first time", "job latency_s"
     VOLUME = "volume", "a job's volume changes", "job volume epoch"
@@ -55,8 +55,8 @@ class LogEvent(enum.StrEnum):
         "a job ends after its turn, because others wait, and begins again later; `pe_s`: PE-seconds so far",
         "job pe_s",
     )
-    LEAVING = "leaving", "a worker is asked to hand over what it has", "job index"
-    LEFT = "left", "a worker has handed over what it had", "job index"
+    LEAVING = "leaving", "a worker is asked to hand over its work", "job index"
+    LEFT = "left", "a worker has handed over its work", "job index"
     TERMINATED = "terminated", "a worker's process is ended", "job index"
     CRASHED = "crashed", "a worker's process has died", "job index reason"
     LOST = "lost", "a worker gets no process on this PE", "job index reason fault"

@@ -22,8 +22,8 @@ class Hindrance(enum.Enum):
 
     TOO_FEW_NODES = "too few nodes were free"
     FREE_TO_OTHERS = "nodes were free, and went to others"
-    PASSED_OVER = "enough nodes were free, but jobs before it have their turn first"
-    HEAD = "enough nodes were free, but the policy did not start it"
+    PASSED_OVER = "enough nodes were free, but earlier jobs have their turn first"
+    HEAD = "enough nodes were free, but the policy did not start the job"
 
 
 class Moment(msgspec.Struct, frozen=True):

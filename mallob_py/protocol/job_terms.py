@@ -28,10 +28,10 @@ def _count(meaning: str) -> Meta:
 class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The terms of one job. Except for the priority, 0 means that the job file does not name the term."""
 
-    priority: Annotated[float, says("its weight beside other jobs", ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 1.0
+    priority: Annotated[float, says("weight beside other jobs", ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 1.0
     time_limit_s: Annotated[float, says("longest time with a PE, without rests and waits; 0: no limit")] = 0.0
-    wallclock_limit_s: Annotated[float, says("longest time since its first execution; 0: no limit")] = 0.0
-    cpu_limit_s: Annotated[float, says("longest time of its workers, added up; 0: no limit")] = 0.0
+    wallclock_limit_s: Annotated[float, says("longest time since the first execution; 0: no limit")] = 0.0
+    cpu_limit_s: Annotated[float, says("longest time of all workers, added up; 0: no limit")] = 0.0
     max_demand: Annotated[int, _count("greatest number of workers at a time; 0: no bound")] = 0
 
 

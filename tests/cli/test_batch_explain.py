@@ -45,7 +45,7 @@ def test_a_head_waits_for_nodes_and_says_who_overtook_it(
 
 def test_a_job_that_would_delay_the_head_is_told_so(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = "\n".join(explained(trace, 4, capsys))
-    assert "enough nodes were free, but jobs before it have their turn first: needs 1, 1 free" in text
+    assert "enough nodes were free, but earlier jobs have their turn first: needs 1, 1 free" in text
     assert "would end at 12 s by its estimate, which may delay the head" in text
 
 

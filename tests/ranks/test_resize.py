@@ -74,7 +74,7 @@ def test_a_bag_job_is_exact_though_ranks_leave_while_it_runs(tmp_path: Path) -> 
         root = next(event["rank"] for event in service.events("started") if event["index"] == 0)
         drained = run("drain", str(root), "--grace", "0", "--api-dir", service.api_dir)
         assert drained.code == 0 or "has to stay" in drained.err or "no rank" in drained.err, drained.err
-        service.await_event("left")  # a worker has handed over what it had
+        service.await_event("left")  # a worker has handed over its work
         (tmp_path / "go").touch()
         assert service.reply(bag)["result"]["value"] == SUM
         assert service.stop() == 0
