@@ -1,15 +1,16 @@
 """The trees of UTS: a node's number of children, by its depth and the last word of its state.
 
 The state of a node at depth d determines its number of children by v = last word & 0x7fffffff, which is
-uniform. In geometric trees, the mean b(d) depends on the shape and the number is int(log(1 - v / 2^31) /
-log(b / (1 + b))). In binomial trees, the root has `branching` children and any other node has m children with
-probability q, else no children. Hybrid trees are geometric in their upper half and binomial below.
+uniform. In geometric trees, the mean b(d) depends on the shape and the number of children is int(log(1 - v /
+2^31) / log(b / (1 + b))). In binomial trees, the root has `branching` children and any other node has m
+children with probability q, else no children. Hybrid trees are geometric in their upper half and binomial
+below.
 
 Numbers of children are looked up in a `ChildTable`: for each depth it contains the values of v from which on
 a node has one child more. The formula itself computes the table, so that even rounding is the same.
 
 Source: Olivier et al., "UTS: An Unbalanced Tree Search Benchmark" (LCPC 2006). The limit of 100 children per
-node is the one of that paper's C program.
+node is that of the paper's C program.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class ChildTable(NamedTuple):
     first: NDArray[np.uint8]
     #: whether no node at the depth can have children
     is_leaf: NDArray[np.bool_]
-    #: expected number of nodes of the tree from a node on, including the node
+    #: expected number of nodes below a node, including the node itself
     size: NDArray[np.float64]
 
 

@@ -82,7 +82,7 @@ class Totalizer(AtMost):
 
 
 class Generalized(AtMost):
-    """A tree of sums. A node has a literal for each possible sum, true if the node's sum is not smaller."""
+    """A tree of sums. A node has a literal for each possible sum: is the node's sum at least as large?"""
 
     def __init__(self, oracle: Oracle, terms: Mapping[int, int], limit: int, clauses_max: int) -> None:
         self._oracle = oracle

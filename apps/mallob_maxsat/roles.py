@@ -34,7 +34,7 @@ _ASIDE_SHARE, _ASIDE_FROM_S = 0.1, 20.0
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A search of a worker. It gets its `share` of the worker's time, relative to the other shares."""
+    """A search of a worker. `share`: its part of the worker's time, relative to the other shares."""
 
     name: str
     search: Search

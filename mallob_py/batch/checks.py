@@ -116,7 +116,7 @@ class Checks:
         return list(wanted)
 
     def wake_s(self, wake: Wake) -> float:
-        """Return the time [s] at which a policy wants to be woken, which must be to come."""
+        """Return the time [s] at which a policy wants to be woken; the time must lie in the future."""
         if wake.at_s <= self._view.now_s:
             raise PolicyError(
                 f"{self._policy.name} wants to be woken at {wake.at_s:g} s, which has passed "

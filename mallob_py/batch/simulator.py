@@ -271,7 +271,7 @@ class _Run:
             while arrived < count and jobs[arrived].submit_s <= now:
                 self._queue.append(jobs[arrived])
                 arrived += 1
-            view.arrived += arrived - before  # added: `arrived` counts all waiting jobs after a new `begin`
+            view.arrived += arrived - before  # adds: after `begin`, `arrived` counts all waiting jobs
             view.ended |= happens
             if arrived > before or happens:
                 self._decide()

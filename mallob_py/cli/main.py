@@ -98,7 +98,7 @@ def _dispatch(given: list[str]) -> int:
 
 
 def _command(given: list[str], commands: Iterable[str]) -> tuple[str, list[str]]:
-    """Return the command, one word or two, and the words after it."""
+    """Return the command (one or two words), and the words after the command."""
     two = " ".join(given[:2])
     return (two, given[2:]) if two in commands else (given[0], given[1:])
 

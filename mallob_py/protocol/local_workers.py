@@ -153,7 +153,7 @@ class Reports:
             self._out.send(worker.client, messages.Offered(worker.job, interim))
 
     def saves(self, number: int, data: bytes) -> None:
-        """Pass on a root's checkpoint, even if the root leaves or is suspended, since it knows most."""
+        """Pass on a root's checkpoint, even if the root, which knows most, leaves or is suspended."""
         worker = self._staff.by_any_number(number)
         if worker is None or worker.index > 0:
             return

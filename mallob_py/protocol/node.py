@@ -575,7 +575,7 @@ class Node:
         self._host.begin(started, self.placement.members, now)
 
     def _do_duties(self, now: float) -> None:
-        """Attend to a drain and a growth."""
+        """Advance a drain and a growth that are under way."""
         if self._drain is not None:
             self._look_whether_drained(self._drain, now)
         if self.is_growing and (order := self._host.turn(self.placement.members, now)) is not None:

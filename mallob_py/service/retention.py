@@ -122,7 +122,7 @@ class Retention:
         before_s = self._clock() - self._keep_s
         for name in HISTORY_FILES:
             path = self._client_dir / name
-            with suppress(OSError):  # tried again by the next sweep
+            with suppress(OSError):  # the next sweep tries again
                 end_bytes = 0
                 for job, end_bytes in old_lines(path, before_s):  # noqa: B007 (the last one counts)
                     if job is not None:

@@ -75,7 +75,7 @@ class Slow(msgspec.Struct, frozen=True, order=True):
 
 
 class BagPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A job with its events. With `slow`, all messages except these take the shortest time."""
+    """A job with its events. With `slow`, all other messages take the shortest time."""
 
     seed: int
     #: depth of the tree whose nodes are the tasks

@@ -396,7 +396,7 @@ def _draw_slices(choose: random.Random, longest_s: float, span_s: float) -> dict
     """Draw whether jobs take turns if there are more jobs than PEs; some turns are too short to find a PE."""
     slice_s = choose.choice((0.0, 3.0, 30.0, 1e5, 1e5)) * longest_s
     if slice_s:
-        slice_s = max(slice_s, 0.02 * span_s)  # more turns are not needed
+        slice_s = max(slice_s, 0.02 * span_s)  # at most 50 turns in the span
     return {
         "slice_s": slice_s,
         "first_slice_s": slice_s * choose.choice((0.2, 1.0)),

@@ -27,7 +27,7 @@ from mallob_py.simulation.run import Simulation, Summary
 from mallob_py.simulation.setting import Setting, job_stream
 from mallob_py.text_table import format_table
 
-#: time longer than any run
+#: time longer than any run, for waits without limit
 _UNTIL_TOLD_S = 1e6
 
 COUNTED = (

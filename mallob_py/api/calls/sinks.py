@@ -330,7 +330,7 @@ class MapResults(Iterator[_T]):
 
 
 class LazyResults(Iterator[_T]):
-    """The results of a map that reads its input as results are taken; `buffersize` calls are under way.
+    """The results of a map that reads input only as results are taken; `buffersize` calls are under way.
 
     An iteration ends as that of `MapResults`; the number of results is unknown.
     """

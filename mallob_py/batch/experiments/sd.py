@@ -327,7 +327,7 @@ def _heatmaps(results: Results, one: Run) -> Iterator[Table]:
 
 
 def _by_day(results: Results) -> Table:
-    """Return on how many days the mean slowdown is less than EASY's, on how many more, and the worst days."""
+    """Return the numbers of days with a mean slowdown below and above EASY's, and the worst days."""
     base = results[Run("Curie")]
     rows = list[tuple[Cell, ...]]()
     for form in ON_TRACES:

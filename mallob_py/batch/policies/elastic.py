@@ -115,7 +115,7 @@ class Malleable:
         """Return the time [s] of the program's first loop after `now_s` that is not before `soonest_s`."""
         period_s = self._period_s
         turn = max(math.ceil(soonest_s / period_s), math.floor(now_s / period_s) + 1)
-        return (turn if turn * period_s > now_s else turn + 1) * period_s  # 3 * 0.2 is more than 0.6
+        return (turn if turn * period_s > now_s else turn + 1) * period_s  # rounded, 3 * 0.2 is more than 0.6
 
     def _free_at(self, running: Running) -> float:
         """Return the time [s] from which a job can be resized; infinite: not known."""

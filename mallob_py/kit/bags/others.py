@@ -44,7 +44,7 @@ class Others:
                 self.known[other] = None
 
     def has_gone(self, address: Address) -> None:
-        """Never ask a worker again, even if other workers name it, unless it is heard from."""
+        """Never ask a worker again, even if other workers name it, unless the worker is heard from."""
         self.known.pop(address, None)
         self.gone[address] = None
         if len(self.gone) > GONE_MAX:

@@ -78,7 +78,7 @@ def dump(value: Any, what: str, *, is_copied: bool = True) -> list[Buffer]:
             buffers = _dump(_dumps_by_value, value)
         except (Exception, SystemExit, GeneratorExit) as error:
             raise CannotSend(f"{what} cannot be pickled: {told(error)}") from error
-    # Copied at the end, because the value may have been pickled twice.
+    # The buffers are copied only here, because the value may have been pickled twice.
     return [buffers[0], *map(bytearray, buffers[1:])] if is_copied else buffers
 
 

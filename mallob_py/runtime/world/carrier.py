@@ -19,8 +19,8 @@ from mallob_py.runtime.world.session_folder import PrivateFolder
 CONGESTED_BYTES, CONGESTED_TOGETHER_BYTES, UNCONGESTED_BYTES = 64 << 20, 256 << 20, 1 << 20
 WAITING_BYTES_MAX = 4 << 30
 _CLOSE_POLL_S = 0.0002
-#: longest wait for the rank that removes the host's folder, and pause between checks; if that rank ends
-#: before it has removed the folder, another rank does
+#: longest wait for the rank that removes the host's folder (if that rank ends before, another rank removes
+#: the folder), and pause between checks
 _KEEPER_S, _KEEPER_POLL_S = 1.0, 0.002
 #: reason for the loss of a peer that does not read
 DOES_NOT_READ = "does not take its messages any more"

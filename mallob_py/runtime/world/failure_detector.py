@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from mallob_py.runtime.world.carrier import Carrier
     from mallob_py.runtime.world.deadlines import Launcher
 
-#: greatest time that one check adds to a rank's silence: checks are more frequent, unless the watching rank
-#: itself does not run
+#: greatest time that one check adds to a rank's silence: in a longer gap between checks, the watching rank
+#: itself did not run
 _LOOK_MAX_S = 1.5
 
 

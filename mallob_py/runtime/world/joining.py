@@ -30,7 +30,7 @@ class Invitation(msgspec.Struct, frozen=True):
     """The invitation with which a newcomer is started. `pes`: its capacity, unless its options give one.
 
     `session`: name by which the newcomer finds its host's folder (`session_folder_here`). `start_s`: the
-    system's start, in seconds since 1970, by the inviting rank's clocks of now.
+    system's start in seconds since 1970, computed from the inviting rank's present clocks.
     """
 
     address: int

@@ -411,7 +411,7 @@ class Links:
         connection.setblocking(False)
         self._strangers[connection.fileno()] = (connection, bytearray())
         self._epoll.register(connection.fileno(), select.EPOLLIN)
-        self._get_to_know(connection.fileno())  # at once, so that no flood of strangers displaces a rank
+        self._get_to_know(connection.fileno())  # read at once, so that no flood of strangers displaces a rank
 
     def _get_to_know(self, descriptor: int) -> None:
         connection, said = self._strangers[descriptor]

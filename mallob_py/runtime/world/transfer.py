@@ -280,7 +280,7 @@ class Transfer:
         path = self.path_of(job)
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # another rank of the host has removed it
+        except FileNotFoundError:  # another rank of the host has removed the file
             del self._fetched[job]
             return 0
         try:

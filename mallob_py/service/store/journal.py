@@ -720,7 +720,7 @@ class InternalIds:
 def _last_id(api_dir: Path) -> int:
     last = 0
     for client_dir in api_dir.glob("jobs.*"):
-        # A missing or damaged file does not matter as long as the journal is there.
+        # A missing or damaged `.last_id` does not matter as long as the journal exists.
         with contextlib.suppress(OSError, ValueError):
             last = max(last, int(own_folder.read_file(client_dir / _LAST_ID_NAME).strip()[:18]))
         with contextlib.suppress(OSError):

@@ -48,7 +48,7 @@ class HistoryWriter:
         self._waiting.append(msgspec.json.encode(job) + b"\n")
 
     def flush(self) -> None:
-        """Append all waiting lines. Raises OSError, after which they still wait."""
+        """Append all waiting lines. After an OSError, the lines still wait."""
         if not self._waiting:
             return
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND

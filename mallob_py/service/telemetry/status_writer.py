@@ -209,7 +209,7 @@ class StatusWriter:
             problem = f"cannot write the history: {error.strerror}"
             if problem != self._history_problem:
                 self._rank.log.write(now, LogEvent.PROBLEM, {"message": problem})
-            self._history_problem = problem  # tried again with each status
+            self._history_problem = problem  # each status tries again
 
     def write(self, now: float) -> None:
         """Write the status file. Raises OSError."""
