@@ -165,8 +165,8 @@ def _submit(pool: ProcessPoolExecutor, play: Callable[[Job], Played], job: Job) 
 def _end_all(pool: ProcessPoolExecutor) -> None:
     """End all processes that play, also processes that were about to begin at Ctrl-C.
 
-    Returns when the pool's own thread has ended, too. Otherwise, when the interpreter ends, it would wake
-    this thread by a pipe that it is just closing.
+    Returns when the pool's own thread has ended, too. Otherwise an interpreter that ends would wake the
+    pool's thread by a pipe that is just being closed.
     """
     ending = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
     ending.start()

@@ -114,7 +114,7 @@ class Worker:
         self.volume = 1
         #: whether the worker is new in this stay rather than a past worker
         self.created = True
-        #: restarts since a root last saved new progress
+        #: number of restarts since a root last saved new progress
         self.restarts = 0
         #: reported progress, and the progress at the last checkpoint
         self.done = self.saved_done = 0.0

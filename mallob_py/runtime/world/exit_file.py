@@ -33,7 +33,7 @@ class ExitFile:
     complaint = "no rank answers any more; ended by force"
     #: period of checking the file
     look_s = 0.5
-    #: how long silent ranks may take to end after a stop signal
+    #: time within which silent ranks must end after a stop signal
     grace_s = 3.0
 
     def __init__(self, folder: Path, rank_timeout_s: float | None) -> None:
