@@ -5,22 +5,27 @@ time passes. The machine decides which job is free to begin (`jobs/holds.py`), w
 makes room (`jobs/line.py`), on which terms (`jobs/users.py`), and what happens to a job that must not begin.
 Its `Hands` carry the decisions out: the hands of the service (`service.py`) or of a simulation. Every job
 follows the table in `protocol/job_life.py`.
+
+Callers change these parts by public methods only, and nothing but `DeskSetting`, calls and answers of the
+hands has an influence. So a log of these (`desk_log.py`) can be replayed.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Protocol
+
+import msgspec
 
 from mallob_py.protocol.effects import JobGivenUp, JobRests, JobSought
 from mallob_py.protocol.job_life import Happening, JobState
 from mallob_py.service.jobs.holds import Holds
+from mallob_py.service.jobs.job_file import JobFile
 from mallob_py.service.jobs.line import Line
 from mallob_py.service.jobs.live import LiveJob, LiveJobs
-from mallob_py.service.jobs.users import AtWork, Terms, UserBook
+from mallob_py.service.jobs.users import AtWork, Terms, UserBook, UserRules
 
 #: bounds of one turn: number of jobs begun, time
 _BEGIN_AT_ONCE, _BEGIN_S = 16, 0.05
@@ -32,6 +37,14 @@ class Hands(Protocol):
     """The actions that the machine orders. Each method may report to the machine before it returns."""
 
     def now(self) -> float: ...
+
+    def replied(self, identity: str) -> str | None:
+        """Return the outcome in the reply of a job; "": the reply states none, None: no reply."""
+        ...
+
+    def is_suspect(self, job: int) -> bool:
+        """Tell whether one more crash makes a job hopeless."""
+        ...
 
     def begin(self, job: LiveJob, now: float) -> None:
         """Read the input of a job, or submit the job at once; end a job that cannot be run."""
@@ -61,26 +74,32 @@ class Hands(Protocol):
         """Note whether the job may be to blame for a crash from now on."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeskSetting:
-    """The setting of a machine: the number of PEs, and the relevant terms of `Config`."""
+class DeskSetting(msgspec.Struct, frozen=True):
+    """The initial state of a machine: its number of PEs, the relevant terms of `Config`, and what was before.
+
+    `finished`: identity of an ended job -> its outcome ("": unknown); `started_s`: start of the service.
+    """
 
     pes: int
     ageing_s: float
     residents_per_pe: int | None = None
     window: int = 0
+    rules: UserRules = UserRules()
+    clients: int = 1
+    finished: Mapping[str, str] = {}
+    started_s: float = 0.0
 
 
 class DeskMachine:
     """The machine of one client."""
 
-    def __init__(self, hands: Hands, holds: Holds, users: UserBook, setting: DeskSetting) -> None:
+    def __init__(self, hands: Hands, setting: DeskSetting) -> None:
         self._hands = hands
-        self.holds = holds
-        self.users = users
+        self.holds = Holds(setting.finished, hands.replied, hands.is_suspect, setting.started_s)
+        self.users = UserBook(setting.rules, setting.pes, setting.clients)
         self.jobs = LiveJobs()
         self.line = Line(
-            self.jobs, users, setting.pes, setting.ageing_s, setting.window, setting.residents_per_pe
+            self.jobs, self.users, setting.pes, setting.ageing_s, setting.window, setting.residents_per_pe
         )
         self._next_terms_s = -math.inf
         #: heap of (end of the wallclock limit, job) for jobs that were given up; some are outdated
@@ -112,6 +131,15 @@ class DeskMachine:
             self._begin(now)
         self._note_deadline()
 
+    def admit(self, job: LiveJob, file: JobFile, precursor: str) -> None:
+        """Take in a job. Raises JobFileError if it must be refused. `precursor`: as for `Holds.admit`."""
+        self.holds.admit(job.id, job.identity, file.arrival_s, file.dependencies, precursor, file.after_ok)
+        self.jobs.add(job)
+
+    def refused(self, identity: str) -> None:
+        """Note that a job was refused: it has a reply, and never was live."""
+        self.holds.refused(identity)
+
     def stalls(self, job: LiveJob) -> None:
         """Note that a job's input stalls; another job may begin meanwhile."""
         self.line.set_aside(job)
@@ -121,8 +149,9 @@ class DeskMachine:
         """Note that a job's input is read on, whether or not it had stalled."""
         self.line.bring_back(job)
 
-    def interrupt(self, job: LiveJob, now: float) -> None:
-        """End a job early, in any state."""
+    def interrupt(self, identity: str, by: int, now: float) -> None:
+        """End a job early, in any state, by interruption `by`. Raises JobFileError if the job is not live."""
+        job = self.jobs[self.holds.interrupt(identity, by)]
         if job.state is JobState.AT_PE:
             self._hands.interrupt(job.id)
         else:

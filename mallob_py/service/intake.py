@@ -246,8 +246,7 @@ class Intake:
             if self._is_early(request) and (self._may_come() or now < due_s):
                 self._early[incoming.internal_id] = (due_s, incoming, request)
             elif isinstance(request, Interruption):
-                job = self._holds.interrupt(request.identity, incoming.internal_id)
-                self._machine.interrupt(self._jobs[job], now)
+                self._machine.interrupt(request.identity, incoming.internal_id, now)
             else:
                 self._accept(incoming, request, size_bytes, now)
         except JobFileError as error:
@@ -314,7 +313,7 @@ class Intake:
             return
         self._directory.refuse(incoming, error)
         if error.identity is not None:
-            self._holds.refused(error.identity)
+            self._machine.refused(error.identity)
         self._status.counters.replied("refused")
         if not isinstance(request, Interruption):
             self._status.refused(incoming.internal_id, user, name, str(error), group)
@@ -341,17 +340,16 @@ class Intake:
         if file.incremental:
             self._chains.check(file)
             before = self._chains.live_before(file)
-        self._holds.admit(job, identity, file.arrival_s, file.dependencies, before, file.after_ok)
-        if file.incremental:
-            self._chains.admit(job, file, now)
-            self._restore_after(file, now)
         live.is_large = incoming.data is None
         parsed_bytes = _parsed_bytes(file, size_bytes)
         if self._jobs.parsed_bytes + parsed_bytes <= _PARSED_BYTES_MAX:
             live.parsed_bytes = parsed_bytes
         else:
             live.file = None
-        self._jobs.add(live)
+        self._machine.admit(live, file, before)
+        if file.incremental:
+            self._chains.admit(job, file, now)
+            self._restore_after(file, now)
         if self._rank.log.is_kept:
             fields = {
                 "job": job,

@@ -37,11 +37,10 @@ from mallob_py.service.inputs import Configured, Inputs, comes_through_pipe
 from mallob_py.service.intake import CodeRule, Intake
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
-from mallob_py.service.jobs.holds import Holds
 from mallob_py.service.jobs.job_file import InputUse
 from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import JobStatistics, ResultFiles
-from mallob_py.service.jobs.users import AtWork, Terms, UserBook, UserRules
+from mallob_py.service.jobs.users import AtWork, Terms, UserRules
 from mallob_py.service.parts import Parts
 from mallob_py.service.retention import Folders, Retention
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory
@@ -109,9 +108,18 @@ class Service(Desk):
             name: _without_input(name) for name, use in setting.applications.items() if use is InputUse.NONE
         }
         pes, config = rank.node.placement.size, rank.node.config
-        holds = Holds(directory.finished, directory.replied, self._is_suspect, rank.now())
-        users = UserBook(setting.rules, pes, clients)
-        self._machine = DeskMachine(self, holds, users, DeskSetting(pes, config.ageing_s, config.residents))
+        self._machine = DeskMachine(
+            self,
+            DeskSetting(
+                pes,
+                config.ageing_s,
+                config.residents,
+                rules=setting.rules,
+                clients=clients,
+                finished=directory.finished,
+                started_s=rank.now(),
+            ),
+        )
         self._chains = ChainBook(setting.chain_timeout_s)
         parts = Parts(rank, directory, self._machine, self._chains, running, results)
         self._status = StatusWriter(parts, setting.api_dir, setting.client, clients)
@@ -132,9 +140,6 @@ class Service(Desk):
             directory.in_turn(partial(folders.forget, job, before_s))
 
         return Retention(keep_s, directory.path, forget)
-
-    def _is_suspect(self, job: int) -> bool:
-        return bool(self._running.blamed) and self._running.is_suspect(job)
 
     # --- the event loop's side ------------------------------------------------------------
 
@@ -235,6 +240,12 @@ class Service(Desk):
 
     def now(self) -> float:
         return self._rank.now()
+
+    def replied(self, identity: str) -> str | None:
+        return self._directory.replied(identity)
+
+    def is_suspect(self, job: int) -> bool:
+        return bool(self._running.blamed) and self._running.is_suspect(job)
 
     def begin(self, job: LiveJob, now: float) -> None:
         # A job whose file is already being read again is about to end.

@@ -20,10 +20,9 @@ from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.protocol.stimuli import JobInterrupted, JobParameters, JobSetBack, JobSubmitted, TermsChanged
 from mallob_py.service import JobFileError
 from mallob_py.service.desk_machine import DeskMachine, DeskSetting
-from mallob_py.service.jobs.holds import Holds
 from mallob_py.service.jobs.job_file import JobFile
 from mallob_py.service.jobs.live import LiveJob
-from mallob_py.service.jobs.users import AtWork, Terms, UserBook, UserRule, UserRules
+from mallob_py.service.jobs.users import AtWork, Terms, UserRule, UserRules
 from mallob_py.simulation.folders import Folders, Ranks, submission
 
 #: delay after which the desk of a hanging or halted rank checks again whether the rank goes on
@@ -64,10 +63,6 @@ class FileTerms(msgspec.Struct, frozen=True, kw_only=True):
     is_lasting: bool = False
 
 
-def identity_of(job: int) -> str:
-    return f"job.{job}"
-
-
 class Desk:
     """The desk of one folder; it executes what its machine orders."""
 
@@ -78,15 +73,17 @@ class Desk:
         ranks, plan = folders.ranks, folders.plan
         config = ranks.config
         answered = {
-            identity_of(job): ended.outcome.value
+            folders.identity_of(job): ended.outcome.value
             for job, ended in folders.ended.items()
             if folders.folder_of(job) == folder
         }
         self.machine = DeskMachine(
             self,
-            Holds(answered),
-            UserBook(plan.rules(), ranks.size),
-            DeskSetting(ranks.size, config.ageing_s, plan.residents, plan.window),
+            DeskSetting(
+                *(ranks.size, config.ageing_s, plan.residents, plan.window),
+                rules=plan.rules(),
+                finished=answered,
+            ),
         )
         self.is_gone = False
         #: jobs whose input has been read
@@ -98,20 +95,18 @@ class Desk:
         file, now = self.folders.files[job], self.folders.ranks.now
         parameters = self.folders.submission_of(job).parameters
         terms = JobTerms(**{name: getattr(parameters, name) for name in JobTerms.__struct_fields__})
+        after = tuple(self.folders.identity_of(one) for one in (*file.after, *file.needs))
+        needed = tuple(self.folders.identity_of(one) for one in file.needs)
+        precursor = self.folders.identity_of(file.precursor) if file.precursor else ""
         made = JobFile(
-            *(file.user, str(job), "SIM", (), None, terms, file.arrives_s, (), (), file.is_lasting),
-            *("", False, (), {}, (), {}),
+            *(file.user, str(job), "SIM", (), None, terms, file.arrives_s, after, needed, file.is_lasting),
+            *(precursor, False, (), {}, (), {}),
         )
-        live = LiveJob(job, made, now, now)
-        after = tuple(identity_of(one) for one in (*file.after, *file.needs))
-        needed = tuple(identity_of(one) for one in file.needs)
-        precursor = identity_of(file.precursor) if file.precursor else ""
         try:
-            self.machine.holds.admit(job, identity_of(job), file.arrives_s, after, precursor, needed)
+            self.machine.admit(LiveJob(job, made, now, now), made, precursor)
         except JobFileError as error:
             self.folders.answer(self, job, Outcome.FAILED, str(error))
             return
-        self.machine.jobs.add(live)
         self.wake()
 
     def wake(self) -> None:
@@ -170,6 +165,12 @@ class Desk:
 
     def now(self) -> float:
         return self.folders.ranks.now
+
+    def replied(self, identity: str) -> str | None:
+        return None
+
+    def is_suspect(self, job: int) -> bool:
+        return False
 
     def begin(self, job: LiveJob, now: float) -> None:
         file = self.folders.files[job.id]
@@ -261,7 +262,7 @@ class DeskFolders(Folders):
     def interrupt(self, job: int) -> None:
         self._interrupted.add(job)
         if (desk := self.desk_of(job)) is not None and job in desk.machine.jobs:
-            desk.machine.interrupt(desk.machine.jobs[job], self.ranks.now)
+            desk.machine.interrupt(self.identity_of(job), job, self.ranks.now)
             desk.wake()
 
     def fill_disk(self, place: int, for_s: float) -> None:
@@ -286,6 +287,10 @@ class DeskFolders(Folders):
 
     def folder_of(self, job: int) -> int:
         return self._journal[job][0]
+
+    def identity_of(self, job: int) -> str:
+        """Return a job's identity; a job whose file has not come counts as the default user's."""
+        return f"{self.files.get(job, FileTerms()).user}.{job}"
 
     def submission_of(self, job: int) -> JobSubmitted:
         return self._journal[job][1]
@@ -362,7 +367,7 @@ class DeskFolders(Folders):
             desk = self._begin_anew(folder, place)
         desk.take(job)
         if job in self._interrupted and job in desk.machine.jobs:
-            desk.machine.interrupt(desk.machine.jobs[job], self.ranks.now)
+            desk.machine.interrupt(self.identity_of(job), job, self.ranks.now)
 
     def _begin_anew(self, folder: int, place: int) -> Desk:
         if (former := self._desks.get(folder)) is not None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from mallob_py.protocol.effects import JobGivenUp, JobRests, Outcome, Spent
@@ -15,11 +16,9 @@ from mallob_py.service import JobFileError
 from mallob_py.service.desk_machine import DeskMachine, DeskSetting
 from mallob_py.service.endings import Endings, early_statistics
 from mallob_py.service.jobs.crashes import RunningJobs
-from mallob_py.service.jobs.holds import Holds
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
 from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import JobStatistics
-from mallob_py.service.jobs.users import UserBook, UserRules
 from mallob_py.service.parts import Parts
 
 AGEING_S = 60.0
@@ -41,10 +40,9 @@ class Client:
         self.hands.begin = lambda job, now: self.begun.append(job.id)
         self.hands.end_at_limit = lambda job, now: self.at_limit.append(job.id)
         self.running = RunningJobs(folder, None, silent)
-        self.holds = Holds()
-        users = UserBook(UserRules(), 1)
+        self.hands.is_suspect = lambda job: False
         setting = DeskSetting(1, AGEING_S, residents_per_pe, window=1)
-        self.machine = DeskMachine(self.hands, self.holds, users, setting)
+        self.machine = DeskMachine(self.hands, setting)
         parts = Parts(Mock(), Mock(), self.machine, Mock(), self.running, Mock())
         self.status = Mock()
         self.endings = Endings(parts, self.status)
@@ -55,8 +53,7 @@ class Client:
         file = parse_job(content, {"NOOP": InputUse.NONE})
         assert isinstance(file, JobFile)
         live = LiveJob(job, file, accepted_s, since_s)
-        self.machine.jobs.add(live)
-        self.holds.admit(job, file.identity, arrival_s, file.dependencies)
+        self.machine.admit(live, msgspec.structs.replace(file, arrival_s=arrival_s), "")
         return live
 
     def turn(self, now: float) -> list[int]:

@@ -19,11 +19,9 @@ from mallob_py.service.desk_machine import DeskMachine, DeskSetting
 from mallob_py.service.intake import CodeRule, Intake
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
-from mallob_py.service.jobs.holds import Holds
 from mallob_py.service.jobs.job_file import InputUse
 from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import Reply
-from mallob_py.service.jobs.users import UserBook, UserRules
 from mallob_py.service.parts import Parts
 from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
 from mallob_py.service.store.in_folder import Watching
@@ -48,12 +46,12 @@ class Client:
         self.directory = ThreadedDirectory(opened, print) if is_threaded else opened(print)
         self.directory.refuse = self._refuse  # type: ignore[method-assign]
         self.running = RunningJobs(self.directory.path, None, print)
-        self.holds = Holds(self.directory.finished, self.directory.replied)
         rank: Any = SimpleNamespace(now=lambda: self.now, log=MagicMock())
         hands: Any = MagicMock()
         hands.end_unsubmitted = lambda live, now: self.interrupted.append(live.identity)
-        users = UserBook(UserRules(), 1)
-        self.machine = DeskMachine(hands, self.holds, users, DeskSetting(1, 60.0))
+        hands.replied, hands.is_suspect = self.directory.replied, lambda job: False
+        self.machine = DeskMachine(hands, DeskSetting(1, 60.0, finished=self.directory.finished))
+        self.holds = self.machine.holds
         self.jobs = self.machine.jobs
         none: Any = MagicMock()
         parts = Parts(rank, self.directory, self.machine, ChainBook(100.0), self.running, none)

@@ -18,11 +18,9 @@ from mallob_py.protocol.rank_reports import RankReports
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, Tick, WorkerStarted, WorkerUsed
 from mallob_py.service.desk_machine import DeskMachine, DeskSetting
 from mallob_py.service.jobs.crashes import RunningJobs
-from mallob_py.service.jobs.holds import Holds
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
 from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import JobStatistics
-from mallob_py.service.jobs.users import UserBook, UserRules
 from mallob_py.service.parts import Parts
 from mallob_py.service.telemetry import status_writer
 from mallob_py.service.telemetry.status import HostStatus, UserStatus
@@ -50,10 +48,8 @@ class Client:
             config=Config(),
             reports=RankReports(0, "h", 7, 4),
         )
-        self.holds = Holds()
-        users = UserBook(UserRules(), 1)
-        hands: Any = Mock(now=lambda: 0.0)
-        self.machine = DeskMachine(hands, self.holds, users, DeskSetting(1, 60.0))
+        hands: Any = Mock(now=lambda: 0.0, is_suspect=lambda job: False)
+        self.machine = DeskMachine(hands, DeskSetting(1, 60.0))
         self.jobs = self.machine.jobs
         running = RunningJobs(folder, None, lambda message: None)
         rank: Any = SimpleNamespace(node=self.node, pool=Mock(**{"pid_of.return_value": os.getpid()}))
@@ -62,8 +58,7 @@ class Client:
 
     def take(self, job: int, **fields: Any) -> None:
         file = file_of(f"n{job}", **fields)
-        self.holds.admit(job, file.identity, file.arrival_s, file.dependencies)
-        self.jobs.add(LiveJob(job, file, 0.0, 0.0))
+        self.machine.admit(LiveJob(job, file, 0.0, 0.0), file, "")
 
     def run(self, job: int) -> None:
         self.machine.turn(0.0)
