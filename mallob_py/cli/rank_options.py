@@ -172,7 +172,8 @@ class _World(Config):
         None,
         FILES,
         "for debugging: write each rank's stimuli and effects to "
-        "DIR/<start of the run>/<rank>.stimuli.jsonl (see `mallob-py simulate --replay`); large",
+        "DIR/<start of the run>/<rank>.stimuli.jsonl, and those of each client's desk to "
+        "<rank>.<client>.desk.jsonl (see `mallob-py simulate --replay`); large",
     )
     tmp_dir: str | None = option(
         "--tmp-dir DIR",

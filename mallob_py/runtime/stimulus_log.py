@@ -5,6 +5,8 @@ and effects (`Entry`), over all generations. The effects follow from the stimuli
 --replay` can check whether the same program, or a changed one, has the same effects (`simulation/replay.py`).
 The head of a newcomer has all changes of its membership before its first generation. The log holds messages
 and results with all their bytes, so it is for debugging only.
+
+Beside the log, a client's desk logs its machine in a file of its own (`service/desk_log.py`).
 """
 
 from __future__ import annotations
@@ -87,8 +89,43 @@ def error_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-class StimulusLog:
-    """The stimulus log of one rank. `complain(text)` is called once if the file cannot be written."""
+class LineLog:
+    """A log of lines, in one file. `complain(text)` is called once if the file cannot be written."""
+
+    def __init__(self, path: Path, head: msgspec.Struct, complain: Callable[[str], None]) -> None:
+        """Open the log. Raises OSError."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._complain = complain
+        self._file: FileIO | None = FileIO(path, "a")
+        self._lines: list[bytes] = [_encode(head)]
+        self.flush()
+
+    def note(self, line: bytes) -> None:
+        self._lines.append(line)
+        if len(self._lines) >= _LINES_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all lines to the file, which need not reach the disk."""
+        left = memoryview(b"".join(line + b"\n" for line in self._lines))
+        self._lines.clear()
+        try:
+            while left and self._file is not None:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            self._complain(f"the stimuli in {self.path} end here: {error.strerror}")
+            self.end()
+
+    def end(self) -> None:
+        """End the log, since a log with a gap cannot be replayed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class StimulusLog(LineLog):
+    """The stimulus log of one rank."""
 
     def __init__(
         self,
@@ -100,10 +137,6 @@ class StimulusLog:
         joined: tuple[tuple[float, AnyChange], ...] = (),
     ) -> None:
         """Open the log of a new node, which has handled no stimulus. Raises OSError."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._complain = complain
-        self._file: FileIO | None = FileIO(folder / f"{node.rank}{SUFFIX}", "a")
         head = Head(
             rank=node.rank,
             origin=origin,
@@ -113,8 +146,8 @@ class StimulusLog:
             version=__version__,
             joined=joined,
         )
-        self._lines: list[bytes] = [_encode(head)]
-        self.flush()
+        self._beside: list[LineLog] = []
+        super().__init__(folder / f"{node.rank}{SUFFIX}", head, complain)
 
     @staticmethod
     def folder_of_run(parent: str, start_unix_s: float) -> Path:
@@ -128,32 +161,26 @@ class StimulusLog:
         try:
             node.handle(stimulus, now)
         except Exception as error:
-            self._note(Entry(now, stimulus, _effects_since(node, before), error_line(error)))
+            self.note(_encode(Entry(now, stimulus, _effects_since(node, before), error_line(error))))
             self.flush()
             raise
-        self._note(Entry(now, stimulus, _effects_since(node, before)))
-
-    def _note(self, entry: Entry) -> None:
-        self._lines.append(_encode(entry))
-        if len(self._lines) >= _LINES_MAX:
-            self.flush()
+        self.note(_encode(Entry(now, stimulus, _effects_since(node, before))))
 
     def flush(self) -> None:
-        """Write all entries to the file, which need not reach the disk."""
-        left = memoryview(b"".join(line + b"\n" for line in self._lines))
-        self._lines.clear()
-        try:
-            while left and self._file is not None:
-                left = left[self._file.write(left) :]
-        except OSError as error:
-            self._complain(f"the stimuli in {self._folder} end here: {error.strerror}")
-            self._give_up()
+        """Write the lines of this log and of the logs beside it."""
+        super().flush()
+        for log in self._beside:
+            log.flush()
 
-    def _give_up(self) -> None:
-        """End the log, since a log with a gap cannot be replayed."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+    def open_beside(self, name: str, head: msgspec.Struct) -> LineLog | None:
+        """Open a further log, which is flushed with this one; None if it cannot be opened."""
+        path = self.path.with_name(name)
+        try:
+            self._beside.append(LineLog(path, head, self._complain))
+        except OSError as error:
+            self._complain(f"no stimuli in {path}: {error.strerror}")
+            return None
+        return self._beside[-1]
 
 
 def _effects_since(node: Node, before: int) -> msgspec.Raw:

@@ -22,7 +22,6 @@ import msgspec
 from mallob_py.protocol.effects import JobGivenUp, JobRests, JobSought
 from mallob_py.protocol.job_life import Happening, JobState
 from mallob_py.service.jobs.holds import Holds
-from mallob_py.service.jobs.job_file import JobFile
 from mallob_py.service.jobs.line import Line
 from mallob_py.service.jobs.live import LiveJob, LiveJobs
 from mallob_py.service.jobs.users import AtWork, Terms, UserBook, UserRules
@@ -131,8 +130,12 @@ class DeskMachine:
             self._begin(now)
         self._note_deadline()
 
-    def admit(self, job: LiveJob, file: JobFile, precursor: str) -> None:
-        """Take in a job. Raises JobFileError if it must be refused. `precursor`: as for `Holds.admit`."""
+    def admit(self, job: LiveJob, precursor: str) -> None:
+        """Take in a job with its file. Raises JobFileError if it must be refused.
+
+        `precursor`: as for `Holds.admit`.
+        """
+        file = job.known_file
         self.holds.admit(job.id, job.identity, file.arrival_s, file.dependencies, precursor, file.after_ok)
         self.jobs.add(job)
 

@@ -344,9 +344,9 @@ class Intake:
         parsed_bytes = _parsed_bytes(file, size_bytes)
         if self._jobs.parsed_bytes + parsed_bytes <= _PARSED_BYTES_MAX:
             live.parsed_bytes = parsed_bytes
-        else:
+        self._machine.admit(live, before)
+        if not live.parsed_bytes:
             live.file = None
-        self._machine.admit(live, file, before)
         if file.incremental:
             self._chains.admit(job, file, now)
             self._restore_after(file, now)

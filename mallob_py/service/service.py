@@ -108,18 +108,21 @@ class Service(Desk):
             name: _without_input(name) for name, use in setting.applications.items() if use is InputUse.NONE
         }
         pes, config = rank.node.placement.size, rank.node.config
-        self._machine = DeskMachine(
-            self,
-            DeskSetting(
-                pes,
-                config.ageing_s,
-                config.residents,
-                rules=setting.rules,
-                clients=clients,
-                finished=directory.finished,
-                started_s=rank.now(),
-            ),
+        desk = DeskSetting(
+            pes,
+            config.ageing_s,
+            config.residents,
+            rules=setting.rules,
+            clients=clients,
+            finished=directory.finished,
+            started_s=rank.now(),
         )
+        if rank.stimuli is None:
+            self._machine = DeskMachine(self, desk)
+        else:
+            from mallob_py.service.desk_log import logged_machine  # late: seldom needed
+
+            self._machine = logged_machine(self, desk, rank.stimuli, rank.rank, setting.client)
         self._chains = ChainBook(setting.chain_timeout_s)
         parts = Parts(rank, directory, self._machine, self._chains, running, results)
         self._status = StatusWriter(parts, setting.api_dir, setting.client, clients)

@@ -103,7 +103,7 @@ class Desk:
             *(precursor, False, (), {}, (), {}),
         )
         try:
-            self.machine.admit(LiveJob(job, made, now, now), made, precursor)
+            self.machine.admit(LiveJob(job, made, now, now), precursor)
         except JobFileError as error:
             self.folders.answer(self, job, Outcome.FAILED, str(error))
             return

@@ -52,8 +52,8 @@ class Client:
         content = json.dumps({"user": "u", "name": f"n{job}", "application": "NOOP"}).encode()
         file = parse_job(content, {"NOOP": InputUse.NONE})
         assert isinstance(file, JobFile)
-        live = LiveJob(job, file, accepted_s, since_s)
-        self.machine.admit(live, msgspec.structs.replace(file, arrival_s=arrival_s), "")
+        live = LiveJob(job, msgspec.structs.replace(file, arrival_s=arrival_s), accepted_s, since_s)
+        self.machine.admit(live, "")
         return live
 
     def turn(self, now: float) -> list[int]:

@@ -200,7 +200,7 @@ def test_a_log_that_cannot_be_written_any_more_ends_and_harms_nobody(tmp_path: P
     for _ in range(2):
         log.handle(node, TimeCame(), 0.0)
         log.flush()
-    assert told == [f"the stimuli in {tmp_path} end here: No space left on device"]
+    assert told == [f"the stimuli in {tmp_path / f'0{SUFFIX}'} end here: No space left on device"]
 
 
 def test_stimuli_survive_their_way_through_a_file() -> None:

@@ -288,12 +288,13 @@ class Holds:
             return [identity, identity]
         if identity not in self._waiting_for:
             return []  # no job waits for this one, so no path leads back: the common case is free
-        came_from = dict.fromkeys(dependencies, identity)
+        # Sorted, so that a replay finds the same path.
+        came_from = dict.fromkeys(sorted(dependencies), identity)
         frontier = list(came_from)
         while frontier:
             name = frontier.pop()
             job_id = self._id_of.get(name)
-            for following in self._live[job_id].unmet if job_id is not None else ():
+            for following in sorted(self._live[job_id].unmet) if job_id is not None else ():
                 if following == identity:
                     return _way_back(came_from, identity, name)
                 if following not in came_from:

@@ -277,7 +277,7 @@ class JobFile(msgspec.Struct, frozen=True):
     name: str
     application: str
     files: tuple[str, ...]
-    literals: array.array[int] | None
+    literals: _Integers | None
     terms: JobTerms
     arrival_s: float
     dependencies: tuple[str, ...]

@@ -48,7 +48,7 @@ class Client:
             config=Config(),
             reports=RankReports(0, "h", 7, 4),
         )
-        hands: Any = Mock(now=lambda: 0.0, is_suspect=lambda job: False)
+        hands: Any = Mock(now=lambda: 0.0, is_suspect=lambda job: False, replied=lambda identity: None)
         self.machine = DeskMachine(hands, DeskSetting(1, 60.0))
         self.jobs = self.machine.jobs
         running = RunningJobs(folder, None, lambda message: None)
@@ -58,7 +58,7 @@ class Client:
 
     def take(self, job: int, **fields: Any) -> None:
         file = file_of(f"n{job}", **fields)
-        self.machine.admit(LiveJob(job, file, 0.0, 0.0), file, "")
+        self.machine.admit(LiveJob(job, file, 0.0, 0.0), "")
 
     def run(self, job: int) -> None:
         self.machine.turn(0.0)
