@@ -91,6 +91,7 @@ class Running:
         "mates",
         "nodes",
         "order",
+        "rate",
         "resized_s",
         "start_s",
         "still_until_s",
@@ -114,6 +115,8 @@ class Running:
         self.resized_s: float | None = None
         #: the time [s] until which the job stands still because of its last resize
         self.still_until_s = start_s
+        #: the job's measured rate on its present nodes, in its own unit of work per second; None: not known
+        self.rate: float | None = None
         #: the guest on the job's nodes, if any
         self.guest: Running | None = None
         #: if the job is a guest: its running mates, and its share of their cores
@@ -133,6 +136,11 @@ class Running:
     def shared(self) -> int:
         """Return the number of nodes on which the job is a guest."""
         return sum(len(mate.nodes) for mate in self.mates)
+
+
+def no_remark(running: Running) -> str:
+    """Return no text; this is the method `remark` of policies that have none."""
+    return ""
 
 
 class View:
@@ -188,7 +196,9 @@ class Policy(Protocol):
 
     With a true attribute `wants_resize_points`, it is also asked whenever a malleable job is between two
     iterations. With `shares_nodes`, it is unsuitable for real jobs (`live`), which have nodes of their own;
-    with `shares_cores` as well, it is suitable for real jobs that are bound to cores.
+    with `shares_cores` as well, it is suitable for real jobs that are bound to cores. With `rate_period_s`
+    above 0, it sees rates of jobs, measured from this time [s] after a job's last resize on, over at least
+    this time. Its method `remark(running)`, if any, returns a sentence for `batch explain`.
     """
 
     name: str

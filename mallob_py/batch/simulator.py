@@ -21,6 +21,7 @@ from __future__ import annotations
 import enum
 import heapq
 import math
+import random
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
@@ -50,6 +51,8 @@ _ROUNDING = 1e-9
 #: upper bounds of a simulation: each node is an object in memory, and larger times are too coarse
 NODES_MAX = 10_000_000
 TIME_MAX_S = 1e12
+#: the standard deviation of the logarithms of measured rates
+RATE_NOISE = 0.1
 
 
 class EventOrder(enum.Enum):
@@ -126,11 +129,13 @@ def simulate(
     order: EventOrder = EventOrder.BATCH,
     imbalance: Imbalance = Imbalance.IDEAL,
     delays: Delays | Sequence[Delays] = NO_DELAYS,
+    rate_noise: float = RATE_NOISE,
 ) -> Schedule:
     """Simulate a workload on a machine of `nodes` nodes (0: the workload's number of nodes).
 
     `imbalance` applies to guests that share some of their nodes and have others alone. `delays`: the delays
-    of real processes, one for all jobs or one for each job; they need `EventOrder.BATCH`. Raises PolicyError
+    of real processes, one for all jobs or one for each job; they need `EventOrder.BATCH`. `rate_noise`: the
+    standard deviation of the logarithms of the rates that policies see as measured. Raises PolicyError
     for an impossible action, and ValueError for a job that can never run on this machine and for a number of
     nodes or a time above NODES_MAX or TIME_MAX_S.
     """
@@ -138,7 +143,8 @@ def simulate(
         raise ValueError("delays need the order of events `batch`")
     run = _Run if workload.cluster is None else _SharedRun
     costs = costs or FreeResizes()
-    return run(workload, policy, nodes or workload.nodes, costs, order, imbalance, delays).play()
+    rates = _Rates(getattr(policy, "rate_period_s", 0.0), rate_noise)
+    return run(workload, policy, nodes or workload.nodes, costs, order, imbalance, delays, rates).play()
 
 
 def _refuse_too_large(workload: Workload, nodes: int) -> None:
@@ -147,6 +153,20 @@ def _refuse_too_large(workload: Workload, nodes: int) -> None:
     for job, truth in zip(workload.jobs, workload.truths, strict=True):
         if not max(job.submit_s, truth.run_s) <= TIME_MAX_S:
             raise ValueError(f"job {job.number} comes after {TIME_MAX_S:g} s, or runs for longer")
+
+
+class _Rates(msgspec.Struct, frozen=True):
+    """How policies see rates of jobs: after two periods (to settle, to measure), with a noise."""
+
+    period_s: float
+    noise: float
+
+    def show(self, running: Running, rate: float, now_s: float) -> None:
+        """Show a job's true rate, if it is due. Its noise depends on the job and its last resize only."""
+        begin_s = running.still_until_s
+        if running.rate is None and begin_s + 2.0 * self.period_s <= now_s:
+            noise = random.Random(f"rate {running.job.id} {begin_s}").gauss(0.0, self.noise)
+            running.rate = rate * math.exp(noise)
 
 
 class _Run:
@@ -159,17 +179,17 @@ class _Run:
         order: EventOrder,
         imbalance: Imbalance,
         delays: Delays | Sequence[Delays],
+        rates: _Rates,
     ) -> None:
         _refuse_too_large(workload, nodes)
         self._view = self._new_view(workload, nodes, costs)
         self._refuse_impossible(workload, nodes)
         self._checks = Checks(policy, self._view, {job.id: job.number for job in workload.jobs})
-        self._workload, self._policy = workload, policy
+        self._workload, self._policy, self._nodes = workload, policy, nodes
         self._jobs, count = workload.jobs, len(workload.jobs)
         self._truths: Sequence[Truth] = workload.truths
         self._costs, self._order, self._imbalance = costs, order, imbalance
         self._delays = [delays] * count if isinstance(delays, Delays) else delays
-        self._nodes = nodes
         self._free: list[int] = list(range(nodes - 1, -1, -1))
         self._queue: list[Job] = []
         self._running: dict[int, Running] = {}
@@ -194,7 +214,7 @@ class _Run:
         self._number = 0
         self._valid = [0] * count
         self._asks_at_points = getattr(policy, "wants_resize_points", False)
-        self._shares_cores = getattr(policy, "shares_cores", False)
+        self._rates = rates
         #: running job at whose resize points the policy is asked -> number of iterations left
         self._iterations_left: dict[int, int] = {}
         #: job -> nodes that were ordered for the job after its last resize point, and kept until its end
@@ -312,6 +332,9 @@ class _Run:
     def _decide(self) -> None:
         """Ask the policy; ask it again while granted wishes free nodes."""
         view, is_asked = self._view, True
+        if self._rates.period_s:
+            for number, running in self._running.items():
+                self._rates.show(running, self._rate[number], view.now_s)
         while is_asked:
             actions = iter(self._policy.decide(view))
             # Only `next` makes a generator read the view.
@@ -390,7 +413,8 @@ class _Run:
             self._take(job)
         elif (wishes := self._truths[job].wishes) and (told := self._told.get(job, 0)) < len(wishes):
             self._told[job] = told + 1
-            has_bound = not (self._shares_cores or self._truths[job].iterations)
+            shares_cores = getattr(self._policy, "shares_cores", False)
+            has_bound = not (shares_cores or self._truths[job].iterations)
             if has_bound or not self._jobs[job].is_malleable:
                 self._wishes[job] = wishes[told].nodes
                 self._show_bound(job)
@@ -582,7 +606,7 @@ class _Run:
         estimated_left = max(0.0, running.estimated_end_s - now) / running.job.estimate_on(len(before))
         running.estimated_end_s = now + pause_s + estimated_left * running.job.estimate_on(len(after))
         insort(self._ends, (running.estimated_end_s, running.order, running))
-        running.nodes, running.target = after, None
+        running.nodes, running.target, running.rate = after, None, None
         self._show_bound(number)
         self._allocations[number] = after
         self._piece_starts[number] = now

@@ -2,8 +2,8 @@
 
 `serve`, `solve` and `run`, started in a job of `mallob-py batch serve` or a like scheduler, register for
 orders (`mallob_py.malleable`). A thread of the process that started the ranks, which outlives each rank,
-converts an order into one of `mallob-py resize`. In an evolving job, the rank with the desk of `run` tells
-the scheduler for how many slots there is work (`Wishes`).
+converts an order into one of `mallob-py resize`. The rank with the desk of `run` tells the scheduler how much
+work is done and, in an evolving job, for how many slots there is work (`Reports`).
 
 Each rank has a slot of its own; all slots are on one host. An order that cannot be carried out is reported,
 and the job is rigid from then on.
@@ -50,23 +50,39 @@ def evolves() -> bool:
     return os.environ.get("ELASTIC") == "evolving" and allotted() is not None
 
 
-class Wishes:
-    """The wishes of an evolving job; `look` tells them to the job's scheduler as the job progresses."""
+class Reports:
+    """The reports of a job to its scheduler; `look` sends them as the job progresses.
 
-    def __init__(self, expectation: Expectation, tell_scheduler: Callable[[int], None]) -> None:
+    `expectation`: the wishes of an evolving job; None: the job has no wishes.
+    """
+
+    def __init__(
+        self,
+        expectation: Expectation | None,
+        tell_wish: Callable[[int], None],
+        tell_done: Callable[[float], None],
+    ) -> None:
         self._expectation = expectation
-        self._tell = tell_scheduler
+        self._tell_wish = tell_wish
+        self._tell_done = tell_done
+        self._done = -1.0
         self._told: int | None = None
         self._looks = 0
 
     def look(self, progress: Progress | None, cpu_s: float) -> None:
         if progress is None:
             return
+        if progress.done != self._done:
+            self._done = progress.done
+            with contextlib.suppress(OSError):  # the scheduler is being restarted
+                self._tell_done(progress.done)
+        if self._expectation is None:
+            return
         wish = self._expectation.look(progress.done, progress.total, cpu_s)
         self._looks += 1
         if wish is not None and (wish != self._told or self._looks >= _AGAIN_LOOKS):
-            with contextlib.suppress(OSError):  # the scheduler is being restarted
-                self._tell(wish)
+            with contextlib.suppress(OSError):
+                self._tell_wish(wish)
                 self._told, self._looks = wish, 0
 
 

@@ -18,7 +18,7 @@ from typing import NoReturn
 import msgspec
 
 from mallob_py.cli import one_shot_desk
-from mallob_py.cli.malleable_job import Wishes, evolves
+from mallob_py.cli.malleable_job import Reports, allotted, evolves
 from mallob_py.cli.one_shot_desk import Answered, OneShotDesk, write_to
 from mallob_py.cli.rank_options import RunOptions
 from mallob_py.cli.values import far_text
@@ -71,11 +71,14 @@ def job_of(options: RunOptions, declared: wire.ApplicationTraits) -> JobFile:
     return job
 
 
-def _wishes() -> Wishes:
-    from mallob_py.malleable import wish_for_processes
+def _reports() -> Reports | None:
+    """Return the reports to the batch scheduler that may change the job's slots; None: no such scheduler."""
+    if allotted() is None:
+        return None
+    from mallob_py.malleable import report_progress, wish_for_processes
     from mallob_py.malleable.expectation import Expectation
 
-    return Wishes(Expectation(), wish_for_processes)
+    return Reports(Expectation() if evolves() else None, wish_for_processes, report_progress)
 
 
 class RunDesk(OneShotDesk):
@@ -100,7 +103,7 @@ class RunDesk(OneShotDesk):
             raise boot.DeskError(f"{error.field}: {error.message}") from None
         self._prints_json = options.json or not sys.stdout.isatty()
         self._shows_progress = sys.stderr.isatty() and not options.quiet
-        self._wishes = _wishes() if evolves() else None
+        self._reports = _reports()
         self._tell_answered = tell_answered
         self._is_over = answered.count > 0
         self._began_s = self._read_s = 0.0
@@ -127,7 +130,7 @@ class RunDesk(OneShotDesk):
             self._rank.stop()
             return
         self._began_s = now
-        if self._shows_progress or self._wishes is not None:
+        if self._shows_progress or self._reports is not None:
             self._next_progress_s = now + self.progress_s
         job = self._job
         self._read(_JOB, job.application, job.files, job.configuration)
@@ -200,9 +203,9 @@ class RunDesk(OneShotDesk):
     def _tell_progress(self, now: float) -> None:
         if self._shows_progress:
             self._show(f"{now - self._began_s:.1f} s, {self._workers(_JOB)}{self._progress(now)}")
-        if self._wishes is not None and (record := self._rank.node.pe.client.jobs.get(_JOB)) is not None:
+        if self._reports is not None and (record := self._rank.node.pe.client.jobs.get(_JOB)) is not None:
             last = None if record.progression is None else record.progression.last
-            self._wishes.look(last, record.cpu_s)
+            self._reports.look(last, record.cpu_s)
 
     def _progress(self, now: float) -> str:
         """Return the application's progress as text, if it reports any."""

@@ -19,6 +19,7 @@ from mallob_py.malleable.program import (
     ask_for_processes,
     define_malleable_handler,
     disable_malleable_handler,
+    report_progress,
     wish_for_processes,
 )
 
@@ -32,5 +33,6 @@ __all__ = [
     "ask_for_processes",
     "define_malleable_handler",
     "disable_malleable_handler",
+    "report_progress",
     "wish_for_processes",
 ]

@@ -14,11 +14,12 @@ can give orders, too.)
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mallob_py.accepting import Doorkeeper
 from mallob_py.malleable import wire
@@ -74,11 +75,27 @@ def wish_for_processes(count: int) -> None:
     """
     if count < 1:
         raise ValueError(f"{count} processes are wished for, not 1 or more")
+    _tell_local_scheduler(lambda ours: wire.Wish(count, ours))
+
+
+def report_progress(done: float) -> None:
+    """Tell the scheduler how much work the program has done in all, in any unit of its own.
+
+    From the reports, the scheduler measures how the program's speed depends on its number of processes. Any
+    process of the program can call this, about once a second. Has no effect under ElasticJobScheduler.
+    Raises ValueError for an amount that is negative or not finite, OSError if the scheduler does not listen.
+    """
+    if not 0.0 <= done < math.inf:
+        raise ValueError(f"{done} is no amount of work")
+    _tell_local_scheduler(lambda ours: wire.Progress(float(done), ours))
+
+
+def _tell_local_scheduler(notice: Callable[[str], wire.Notice]) -> None:
+    """Send a notice that only a scheduler on this host knows; `notice` gets the program's address."""
     scheduler, ours = _addresses() or ("", "")
     if isinstance(scheduler, str) and isinstance(ours, str) and scheduler:
-        _told(
-            scheduler, wire.Wish(count, ours), 0.0
-        ).close()  # a Unix socket accepts a line at once, or fails
+        # A Unix socket accepts a line at once, or fails.
+        _told(scheduler, notice(ours), 0.0).close()
 
 
 def disable_malleable_handler() -> None:

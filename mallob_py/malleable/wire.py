@@ -7,6 +7,7 @@
                            Evolving;Release;<host>:<address>
                            Evolving;Request;<n>:<address>
                            Evolving;Wish;<n>:<address>   there is work for n processes (an extension)
+                           Evolving;Progress;<x>:<address>  x units of work are done (an extension)
 
 Source: ElasticJobScheduler and the malleable APGAS runtime. There, an address is an IP address, because each
 job has its own nodes, and orders go to the same port as the scheduler's. If jobs share a host, an address is
@@ -14,6 +15,8 @@ the path of the socket at which the job accepts orders.
 """
 
 from __future__ import annotations
+
+import math
 
 import msgspec
 
@@ -70,8 +73,15 @@ class Wish(msgspec.Struct, frozen=True):
     address: str
 
 
+class Progress(msgspec.Struct, frozen=True):
+    """A notice: a program has done this much work in all, in a unit of its own."""
+
+    done: float
+    address: str
+
+
 Order = Shrink | Grow
-Notice = Ready | Unready | Release | Wanted | Wish
+Notice = Ready | Unready | Release | Wanted | Wish | Progress
 
 
 def order_line(order: Order) -> str:
@@ -108,6 +118,8 @@ def notice_line(notice: Notice) -> str:
             return f"Evolving;Request;{count}:{address}"
         case Wish(count, address):
             return f"Evolving;Wish;{count}:{address}"
+        case Progress(done, address):
+            return f"Evolving;Progress;{done!r}:{address}"
 
 
 def parse_notice(line: str) -> Notice:
@@ -125,9 +137,20 @@ def parse_notice(line: str) -> Notice:
             return Wanted(count, address)
         if said.startswith("Evolving;") and kind == "Wish" and (count := _count(host)):
             return Wish(count, address)
+        if said.startswith("Evolving;") and kind == "Progress" and (done := _amount(host)) is not None:
+            return Progress(done, address)
     raise WireError(f"{line[:60]!r} is no notice such as `APGAS-Ready:ADDRESS`")
 
 
 def _count(text: str) -> int:
     """Parse a number of processes; return 0 if the text is no such number."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+def _amount(text: str) -> float | None:
+    """Parse an amount of work; return None if the text is no finite number from 0 on."""
+    try:
+        done = float(text)
+    except ValueError:
+        return None
+    return done if 0.0 <= done < math.inf else None

@@ -50,6 +50,8 @@ def test_notices_are_those_of_the_publication() -> None:
         wire.Release("n3", "10.0.0.7"),
         wire.Wanted(3, "/a:b/c.sock"),
         wire.Wish(1, "/a:b/c.sock"),
+        wire.Progress(0.0, "/a:b/c.sock"),
+        wire.Progress(1e17 / 3, "/a:b/c.sock"),
     )
     for notice in notices:
         assert wire.parse_notice(wire.notice_line(notice)) == notice
@@ -64,9 +66,15 @@ def test_notices_are_those_of_the_publication() -> None:
         "Evolving;Request;0:a",
         "Evolving;Wish;0:a",
         "Evolving;Wish;1",
+        "Evolving;Progress;1",
+        "Evolving;Progress;-1:a",
+        "Evolving;Progress;nan:a",
+        "Evolving;Progress;inf:a",
+        "Evolving;Progress;much:a",
         "hello:1",
     ],
 )
 def test_what_is_no_notice_is_refused(line: str) -> None:
-    with pytest.raises(wire.WireError):
+    with pytest.raises(wire.WireError, match="is no notice such as") as caught:
         wire.parse_notice(line)
+    assert "\n" not in str(caught.value)

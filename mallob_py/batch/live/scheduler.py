@@ -69,6 +69,24 @@ class OrderGrow(msgspec.Struct, frozen=True):
 Effect = Launch | Rebind | OrderShrink | OrderGrow
 
 
+class _Meter(msgspec.Struct):
+    """The measurement of a job's rate since the job has the same slots: one period to settle, then the rest.
+
+    `changed_s`: the time [s] of the first report on these slots; `first`: the first report that counts.
+    """
+
+    changed_s: float
+    first: tuple[float, float] | None = None
+
+    def rate(self, done: float, now_s: float, period_s: float) -> float | None:
+        """Take in a report; return the rate, None before it was measured for a period."""
+        if self.first is None or done < self.first[1]:
+            self.first = (now_s, done) if now_s >= self.changed_s + period_s else None
+            return None
+        since_s, before = self.first
+        return (done - before) / (now_s - since_s) if now_s >= since_s + period_s else None
+
+
 class LiveScheduler:
     """The core of the live scheduler; see the module's docstring. Times [s] are of the caller's clock."""
 
@@ -97,6 +115,9 @@ class LiveScheduler:
         self._wishes: dict[int, int] = {}
         #: id of a job that is shown with a bound -> the job without the bound
         self._unbounded: dict[int, Job] = {}
+        #: running job that reports its progress -> the measurement of its rate
+        self._meters: dict[int, _Meter] = {}
+        self._rate_period_s = getattr(policy, "rate_period_s", 0.0)
         self._view = View(slots)
         view = self._view
         view.free_nodes, view.queue, view.running = self._free, self._queue, self._running
@@ -209,6 +230,20 @@ class LiveScheduler:
         self._view.ended = True
         return True
 
+    def progressed(self, job: int, done: float, now_s: float) -> None:
+        """Note how much work a job has done in all, in its own unit; during an order, this measures nothing.
+
+        The policy sees the rate at its next decision; a report alone is no reason for one.
+        """
+        running = self._running.get(job)
+        if running is not None and running.target is None and self._rate_period_s:
+            meter = self._meters.setdefault(job, _Meter(now_s))
+            running.rate = meter.rate(done, now_s, self._rate_period_s)
+
+    def _measure_anew(self, running: Running) -> None:
+        self._meters.pop(running.job.id, None)
+        running.rate = None
+
     def released(self, job: int, slots: Sequence[int]) -> None:
         """Note that a running job has left these slots; they may be fewer or more than ordered."""
         if (running := self._running.get(job)) is None:
@@ -222,6 +257,7 @@ class LiveScheduler:
         self.moved.add(job)
         if running.target is not None and running.size <= running.target:
             running.target = None
+        self._measure_anew(running)
         self._show_bound(running)
         self._changed()
 
@@ -231,6 +267,7 @@ class LiveScheduler:
             return
         running.nodes += self._coming.pop(job, [])
         running.target = None
+        self._measure_anew(running)
         self._show_bound(running)
         self._changed()
 
@@ -245,6 +282,7 @@ class LiveScheduler:
         else:
             self._free += coming
         running.target = None
+        self._measure_anew(running)
         self.unready(job)
         self._begin_anew()
         self._changed()
@@ -255,6 +293,7 @@ class LiveScheduler:
         self.moved.add(job)
         self._wishes.pop(job, None)
         self._unbounded.pop(job, None)
+        self._meters.pop(job, None)
         left = [*running.nodes, *self._coming.pop(job, ())]
         for mate in running.mates:
             mate.guest = None

@@ -34,7 +34,7 @@ from mallob_py.batch.live.launch import Launch as KeeperLaunch
 from mallob_py.batch.live.machine_nodes import Machine, MachineNodes
 from mallob_py.batch.live.nodes import LOCALHOST
 from mallob_py.batch.live.scheduler import Effect, Launch, LiveScheduler, OrderGrow, OrderShrink, Rebind
-from mallob_py.batch.policy import Policy, PolicyError, Running
+from mallob_py.batch.policy import Policy, PolicyError, Running, no_remark
 from mallob_py.loop_rate import shown
 from mallob_py.malleable import wire
 from mallob_py.malleable.sockets import connect, listen
@@ -723,7 +723,9 @@ class _Server:
         if running is not None:
             most_s = max(0.0, running.estimated_end_s - now_s)
             where = f"on {counted(line.nodes, 'slot')} for {line.ran_s:.0f} s"
-            return requests.Explained([f"{name} {line.state} {where}, and for {most_s:.0f} s more at most."])
+            remark = getattr(scheduler.policy, "remark", no_remark)(running)
+            story = f"{name} {line.state} {where}, and for {most_s:.0f} s more at most."
+            return requests.Explained([story, remark] if remark else [story])
         lines = [f"{name} has waited for {line.waited_s:.0f} s: {line.reason}."]
         if entry.trouble:
             lines.append(f"It could not be started the last time: {entry.trouble}.")
@@ -805,6 +807,9 @@ class _Server:
             self._say(f"no job takes orders at {notice.address[:200]}")
             return
         number, kind = entry.folder.number, entry.wishes.kind
+        if isinstance(notice, wire.Progress):
+            self._scheduler.progressed(number, notice.done, self._now_s)
+            return
         if isinstance(notice, wire.Ready | wire.Wanted) and kind in (Kind.MALLEABLE, Kind.EVOLVING):
             if entry.is_rigid:
                 return  # the job stays rigid

@@ -7,23 +7,27 @@ further node goes to the job with the largest gain times weight (`by` and `prior
     gain=time    gain in speed divided by the job's estimate: at equal gains in speed, short jobs come first
     gain=speed   gain in speed divided by the job's speed on one node: the machine does most work
 
-Speeds are concave curves: each job's own from its source (`curve=given`), or one for all jobs, such as
-`curve=power:0.2`.
+Speeds are concave curves: each job's own from its source (`curve=given`), one for all jobs, such as
+`curve=power:0.2`, or fitted to the rates at which each job works (`curve=fitted`, see `fits`): until rates on
+two numbers of nodes are known, power:`prior` is assumed. A rate is measured from `period_s` after a job's
+last resize on, and over at least this time.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from mallob_py.batch.job import AnySpeedup, Job
 from mallob_py.batch.policies.fair import Fair
-from mallob_py.batch.policy import Running, View, check_choice
+from mallob_py.batch.policies.fits import Fits
+from mallob_py.batch.policy import Action, Running, View, check_choice
 from mallob_py.batch.speedup import LINEAR
 from mallob_py.batch.workload.changes import speed_model_of
 
 _GAINS = ("time", "speed")
-_GIVEN = "given"
+_GIVEN, _FITTED = "given", "fitted"
 
 
 class Curve(Fair):
@@ -34,6 +38,8 @@ class Curve(Fair):
         gain: str = "time",
         curve: str = _GIVEN,
         floor: float = 0.5,
+        prior: float = 0.2,
+        period_s: float = 60.0,
         by: str = "job",
         priorities: str = "",
         order: str = "arrival",
@@ -45,14 +51,29 @@ class Curve(Fair):
         check_choice("gain", gain, _GAINS)
         if not 0.0 <= floor <= 1.0:
             raise ValueError(f"floor is {floor:g}, not within 0 and 1")
+        if not 0.0 <= prior <= 1.0:
+            raise ValueError(f"prior is {prior:g}, not within 0 and 1")
+        if not 0.0 < period_s < math.inf:
+            raise ValueError("period_s must be a finite number of seconds above 0")
         self.name = "curve"
         self._is_of_time = gain == "time"
         self._floor = floor
         #: the speedup assumed of all jobs; None: each job's own
         self._assumed: AnySpeedup | None = None
-        if curve != _GIVEN:
+        self._fits = Fits(prior) if curve == _FITTED else None
+        self.rate_period_s = 0.0 if self._fits is None else period_s
+        if curve not in (_GIVEN, _FITTED):
             model = speed_model_of(curve)
             self._assumed = model.kind(model.least) if model.kind else LINEAR
+
+    def decide(self, view: View) -> Iterator[Action]:
+        if self._fits is not None:
+            self._fits.look(view.running)
+        return super().decide(view)
+
+    def remark(self, running: Running) -> str:
+        """Return a sentence on the fitted curve of a running job; empty if there is none."""
+        return "" if self._fits is None else self._fits.remark(running)
 
     def volumes(
         self, view: View, able: Sequence[Running], starting: Sequence[Job], free: int
@@ -88,4 +109,6 @@ class Curve(Fair):
         return job.estimate_s if self._is_of_time else self._curve(job).speed(1, job.nodes)
 
     def _curve(self, job: Job) -> AnySpeedup:
+        if self._fits is not None:
+            return self._fits.curve(job.id)
         return self._assumed or job.speedup

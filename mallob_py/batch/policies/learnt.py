@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 
 from mallob_py.batch.job import Job
-from mallob_py.batch.policy import Action, Policy, Running, View
+from mallob_py.batch.policy import Action, Policy, Running, View, no_remark
 
 By = Literal["queue", "user"]
 
@@ -62,6 +62,8 @@ class Learnt:
         self.wants_resize_points = getattr(policy, "wants_resize_points", False)
         self.shares_nodes = getattr(policy, "shares_nodes", False)
         self.shares_cores = getattr(policy, "shares_cores", False)
+        self.rate_period_s = getattr(policy, "rate_period_s", 0.0)
+        self.remark = getattr(policy, "remark", no_remark)
         self._policy = policy
         self._by: By = by
 
@@ -132,6 +134,6 @@ class Learnt:
                 end_s = min(running.estimated_end_s, 2.0 * now_s - running.start_s)
         shown.estimated_end_s = end_s
         shown.nodes, shown.target, shown.resized_s = running.nodes, running.target, running.resized_s
-        shown.still_until_s, shown.factor = running.still_until_s, running.factor
+        shown.still_until_s, shown.factor, shown.rate = running.still_until_s, running.factor, running.rate
         shown.guest = None if running.guest is None else self._shown[running.guest.job.id]
         shown.mates = [self._shown[mate.job.id] for mate in running.mates]

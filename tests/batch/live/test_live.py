@@ -629,6 +629,36 @@ def test_a_bag_asks_for_slots_while_it_expects_work_and_gives_them_back_in_its_t
     assert "counts as rigid" not in scheduler.story()
 
 
+@pytest.mark.slow
+def test_the_curve_of_a_bag_is_fitted_to_its_rates_on_several_numbers_of_slots(
+    make: Make, tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "curve:curve=fitted,period_s=0.5", slots=3)
+    headers = gated_bags.HEADERS.replace("evolving", "malleable")
+    job = scheduler.submit(headers, gated_bags.body(COMMAND, tmp_path, PATH))
+
+    def explained(what: str) -> None:
+        poll_until(
+            lambda: what in scheduler.explained(job),
+            lambda: f"{scheduler.explained(job)}\n{story_of(scheduler, job)}",
+        )
+
+    explained(", by its rates on 3.")
+    assert "counts as n^0.80, by" in scheduler.explained(job), "as assumed"
+    go, waits = the_file(tmp_path, "rigid-go")
+    rigid = scheduler.submit("REQUIRED_TIME 600000; NODES 2", waits)
+    explained(", by its rates on 1, 3.")
+    go.touch()
+    assert scheduler.ended(rigid).state == "exit code 0"
+    for name in ("tail", "go"):
+        (tmp_path / name).touch()
+    assert scheduler.ended(job).state == "exit code 0"
+    assert f'"value":{gated_bags.COUNT},' in scheduler.output(job)
+    assert "no notice" not in scheduler.story()
+    tell(scheduler, f"Evolving;Progress;much:{scheduler.folder}/jobs/{job}/orders.sock")
+    poll_until(lambda: scheduler.story().count("no notice: 'Evolving;Progress;much:") == 1, scheduler.story)
+
+
 def story_of(scheduler: Scheduler, job: int) -> str:
     return f"{scheduler.story()}\n{scheduler.output(job)}"
 

@@ -28,6 +28,7 @@ class Scripted:
     wants_all_arrivals = True
 
     def __init__(self) -> None:
+        self.rate_period_s = 0.0
         self.next: list[Action] = []
         self.begun = 0
 
@@ -136,6 +137,46 @@ def test_a_job_that_has_told_its_work_is_malleable_within_that_bound(policy: Scr
     scheduler.unready(1)
     assert not scheduler.bound(1, 4)
     assert (scheduler.running[1].job.kind, scheduler.running[1].job.high) == (Kind.MOLDABLE, 6)
+
+
+def test_a_job_that_reports_its_progress_has_a_rate_a_period_after_it_settled_on_its_slots() -> None:
+    policy = Scripted()
+    policy.rate_period_s = 2.0
+    scheduler = LiveScheduler(policy, SLOTS)
+    scheduler.submit(job(1, 1, 6))
+    policy.next = [Start(1, 4)]
+    effects_of(scheduler, 1.0)
+    scheduler.ready(1)
+    running = scheduler.running[1]
+
+    def rates(*reports: tuple[float, float]) -> list[float | None]:
+        found = []
+        for now_s, done in reports:
+            scheduler.progressed(1, done, now_s)
+            found.append(running.rate)
+        return found
+
+    # It settles until 12 s; what it did before does not count.
+    assert rates((10.0, 0.0), (11.9, 100.0), (12.0, 200.0), (13.9, 210.0)) == [None] * 4
+    assert rates((14.0, 220.0), (16.0, 240.0)) == [10.0, 10.0]
+    assert effects_of(scheduler, 16.0) == [], "the news is that it is ready; a report is none"
+    assert not scheduler.has_news
+    policy.next = [Resize(1, 2)]
+    scheduler.submit(job(2, SLOTS))
+    assert effects_of(scheduler, 17.0) == [OrderShrink(1, 2)]
+    assert rates((18.0, 9000.0)) == [10.0], "nothing counts during an order"
+    scheduler.released(1, [0, 1])
+    assert rates((20.0, 9000.0), (22.0, 9001.0), (24.0, 9011.0)) == [None, None, 5.0]
+    policy.next = [Resize(1, 3)]
+    scheduler.submit(job(3, SLOTS))
+    effects_of(scheduler, 25.0)
+    scheduler.grown(1)
+    assert rates((26.0, 9020.0), (28.0, 9030.0), (29.0, 5.0), (31.0, 25.0)) == [None, None, None, 10.0], (
+        "work that was lost is counted anew"
+    )
+    scheduler.progressed(7, 1.0, 31.0)  # nobody's
+    scheduler.ended(1)
+    scheduler.progressed(1, 30.0, 32.0)
 
 
 def test_what_a_job_has_no_work_for_it_keeps_until_another_waits() -> None:
@@ -378,7 +419,7 @@ class Cluster:
     def step(self) -> None:
         self.now_s += self.random.choice((0.0, 0.5, 7.0, 70.0))
         deeds = [self.submit, self.submit, self.ready, self.obey, self.obey, self.end, self.withdraw]
-        deeds += [self.maintain, self.wish, self.wish]
+        deeds += [self.maintain, self.wish, self.wish, self.progress]
         self.random.choice(deeds)()
         if self.random.random() < 0.05:
             self.restart()
@@ -412,6 +453,11 @@ class Cluster:
             wishing = self.random.choice(list(self.scheduler.running))
             tell = self.random.choice((self.scheduler.bound, self.scheduler.wish))
             tell(wishing, self.random.randint(1, SLOTS))
+
+    def progress(self) -> None:
+        if self.scheduler.running:
+            reporting = self.random.choice(list(self.scheduler.running))
+            self.scheduler.progressed(reporting, self.random.choice((0.0, self.now_s)), self.now_s)
 
     def obey(self) -> None:
         if not self.orders:
@@ -473,7 +519,14 @@ class Cluster:
 
 @pytest.mark.parametrize(
     "policy",
-    [*LIVE, "elastic:start=code,shrink=code,grow=code", "fair:overtake=any", "sd", "sd:mates=1,waits=map"],
+    [
+        *LIVE,
+        "elastic:start=code,shrink=code,grow=code",
+        "fair:overtake=any",
+        "curve:curve=fitted,period_s=5",
+        "sd",
+        "sd:mates=1,waits=map",
+    ],
 )
 @pytest.mark.parametrize("seed", seeds(12))
 def test_every_policy_keeps_the_books_right_and_starts_every_job(policy: str, seed: int) -> None:
