@@ -188,7 +188,7 @@ _BYTES = "application/octet-stream"
 _MADE_AT_ONCE, _MADE_AT_ONCE_MAX = 1, 3
 _REQUESTS_MAX = 500
 _TOO_MANY = "too many of your requests are under way; wait until some of them have ended"
-_UNREAD_BYTES_MAX = 1 << 30
+_ANSWERS_BYTES_MAX = 1 << 30
 
 _KEY = Parameter("key", "string", "id of the submission, or USER.NAME")
 _FILE = Parameter("name", "string", "configuration key that names the file: proof, core or solutions-file")
@@ -416,7 +416,7 @@ class Interface:
     requests: Counts = field(default_factory=lambda: Counts(_REQUESTS_MAX, 429, _TOO_MANY))
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "answers", Answers(self.store.path, _UNREAD_BYTES_MAX))
+        object.__setattr__(self, "answers", Answers(self.store.path, _ANSWERS_BYTES_MAX))
 
     # --- seeing ---------------------------------------------------------------------------------
 
