@@ -1,8 +1,7 @@
 """The cost of a service's processes, read from `/proc`.
 
-A rank is a process that has a fork server. The fork server, the processes that it has forked, and the rank's
-guard, if any, belong to the rank. CPU time comes from the kernel scheduler's counters, in nanoseconds,
-because clock ticks of 10 ms are too coarse for processes that sleep most of the time.
+CPU time comes from the kernel scheduler's counters, in nanoseconds, because clock ticks of 10 ms are too
+coarse for processes that sleep most of the time.
 """
 
 from contextlib import suppress
@@ -10,21 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
-_FORK_SERVER = b"fork_server"
-_GUARD = b"world/guard_process.py"
-
-
-@dataclass(frozen=True)
-class RankProcesses:
-    """A rank, its helpers (the fork server and the processes that it has forked), and its guard, if any."""
-
-    rank: int
-    helpers: tuple[int, ...]
-    guard: tuple[int, ...] = ()
-
-    @property
-    def all(self) -> tuple[int, ...]:
-        return (self.rank, *self.helpers, *self.guard)
 
 
 @dataclass(frozen=True)
@@ -33,26 +17,6 @@ class Memory:
 
     resident_bytes: int
     proportional_bytes: int
-
-
-def rank_processes(launcher: int) -> list[RankProcesses]:
-    """Return the ranks below a launcher."""
-    children = _children()
-    commands = {pid: _command(pid) for pid in _below(launcher, children)}
-    guard_of = {
-        child: (pid,)
-        for pid, command in commands.items()
-        if _GUARD in command
-        for child in children.get(pid, ())
-    }
-    ranks = []
-    for pid, command in commands.items():
-        servers = [child for child in children.get(pid, ()) if _FORK_SERVER in commands[child]]
-        # A process that a fork server has forked looks like a rank, too; a dying process has no command.
-        if servers and command and _FORK_SERVER not in command:
-            helpers = [helper for server in servers for helper in (server, *_below(server, children))]
-            ranks.append(RankProcesses(pid, tuple(helpers), guard_of.get(pid, ())))
-    return ranks
 
 
 def everyone_below(pid: int) -> tuple[int, ...]:
@@ -97,9 +61,3 @@ def _below(pid: int, children: dict[int, list[int]]) -> list[int]:
     for child in children.get(pid, ()):
         found += [child, *_below(child, children)]
     return found
-
-
-def _command(pid: int) -> bytes:
-    with suppress(OSError):
-        return (_PROC / str(pid) / "cmdline").read_bytes()
-    return b""
