@@ -55,17 +55,18 @@ from mallob_sat.figures import UNTOLD, Figures
 Row: TypeAlias = dict[str, Any]
 
 PERIOD_S = 0.5
-#: period per search, and the shortest period: a few short searches gain most from early clauses
-_PERIOD_PER_WORKER_S = 0.025
+#: length of a period for each search of the job, and the shortest period: a few short searches gain most from
+#: early clauses
+_PERIOD_PER_SEARCH_S = 0.025
 _PERIOD_MIN_S = 0.1
 #: multiple of the period after which clauses are shared even if the solvers have hardly got any CPU time, and
 #: after which a worker reads its solvers' clauses even if no epoch has begun
 _LATE = 16
-#: greatest number of literals that one worker's thread may give per epoch
-LITERALS_PER_WORKER = 1500
+#: greatest number of literals that one search may give per epoch
+GIVEN_LITERALS_MAX = 1500
 #: factor by which the number of shared literals grows if the number of workers doubles
 _GROWTH = 1.75
-_UNSHARED_LITERALS_MAX = 4 * LITERALS_PER_WORKER
+_UNSHARED_LITERALS_MAX = 4 * GIVEN_LITERALS_MAX
 _BEST_LITERALS_MAX = 20_000
 #: number of received batches after which only the best of their clauses are kept
 _BATCHES_MAX = 16
@@ -87,7 +88,7 @@ _BEST = b"!"
 
 def literals_max(workers: int) -> int:
     """Return the greatest number of literals that the clauses of this many workers may have in all."""
-    return int(LITERALS_PER_WORKER * math.pow(_GROWTH, math.log2(workers)))
+    return int(GIVEN_LITERALS_MAX * math.pow(_GROWTH, math.log2(workers)))
 
 
 class Partner(Protocol):
@@ -142,7 +143,7 @@ class Sharing:
         #: received batches of clauses, which contain the best clauses so far
         self._heard: list[Clauses] = []
         #: earliest and latest begin of the next period; length of a period; CPU time when the last one began
-        self._next_s = clock() + _PERIOD_PER_WORKER_S
+        self._next_s = clock() + _PERIOD_PER_SEARCH_S
         self._late_s = self._next_s
         self._period_s = 0.0
         self._searched_s = 0.0
@@ -239,7 +240,7 @@ class Sharing:
         now, searches = self._clock(), self._searches
         self._searched_s = max((search.cpu_s() for search in searches), default=0.0)
         count = self._context.volume * self._context.threads
-        self._period_s = min(PERIOD_S, max(_PERIOD_MIN_S, _PERIOD_PER_WORKER_S * count))
+        self._period_s = min(PERIOD_S, max(_PERIOD_MIN_S, _PERIOD_PER_SEARCH_S * count))
         self._next_s, self._late_s = now + self._period_s, now + _LATE * self._period_s
         if not self._has_partners():
             for search in searches:
@@ -252,7 +253,7 @@ class Sharing:
 
     def _contribution(self, _epoch: int) -> bytes:
         self._collect()
-        ours, self._unshared = self._unshared.best(LITERALS_PER_WORKER * self._context.threads)
+        ours, self._unshared = self._unshared.best(GIVEN_LITERALS_MAX * self._context.threads)
         ours = self._known.take_new(ours)
         self.given += len(ours)
         self._given_last = set(ours.hashes().tolist())

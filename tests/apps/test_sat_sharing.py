@@ -165,7 +165,7 @@ def test_what_no_other_search_can_take_is_not_looked_at_until_one_comes_that_can
 
 
 def test_the_best_clauses_of_all_are_shared_where_not_all_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "LITERALS_PER_WORKER", 10)
+    monkeypatch.setattr(sharing, "GIVEN_LITERALS_MAX", 10)
     tree = Tree(3)
     for index in range(3):
         base = 100 * (index + 1)
@@ -176,7 +176,7 @@ def test_the_best_clauses_of_all_are_shared_where_not_all_fit(monkeypatch: pytes
 
 
 def test_what_did_not_fit_follows_in_later_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "LITERALS_PER_WORKER", 10)
+    monkeypatch.setattr(sharing, "GIVEN_LITERALS_MAX", 10)
     tree = Tree(2)
     tree.searches[1][0].learns(*([i, i + 1] for i in range(1, 16)))
     tree.play(6)
@@ -188,7 +188,7 @@ def test_the_limit_grows_with_the_workers_but_slower() -> None:
     assert sizes == sorted(sizes)
     per_worker = [size / workers for size, workers in zip(sizes, (1, 2, 4, 100, 1000), strict=True)]
     assert per_worker == sorted(per_worker, reverse=True)
-    assert sizes[0] == sharing.LITERALS_PER_WORKER
+    assert sizes[0] == sharing.GIVEN_LITERALS_MAX
 
 
 def test_on_busy_cores_clauses_are_shared_as_often_for_the_solvers_and_at_last_by_the_clock() -> None:
