@@ -123,8 +123,9 @@ DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*
 #: gains as much from others of its kind. The second worker, a kissat with stable phases only, finds models
 #: and short proofs earlier, while the first soon has no more stable phases; breaking symmetries helps long
 #: proofs most. Kissats take each other's clauses during their search, and can use most of them, because they
-#: eliminate the same variables; other solvers are there for formulas on which kissat is slow.
-PLAIN_PORTFOLIO = "k k+= k- k0 k c k k- (g k k+ k0 k c- k m k k- k o k c0 k e)*"
+#: eliminate the same variables, and more of them if their settings are the same; other solvers come from the
+#: ninth worker on, for formulas on which kissat is slow.
+PLAIN_PORTFOLIO = "k k+= k k k k k k (g k k+ k0 k c- k m k k- k o k c0 k e)*"
 #: Portfolio in place of the plain one if native solvers are installed: CaDiCaL 3.0 in stable phases differs
 #: most from kissat.
 NATIVE_PORTFOLIO = "k k+= n+ k- k0 k c k (g k k+ k0 n+ k c- k- m k k0 n- k c0 k e)*"

@@ -31,8 +31,9 @@ from mallob_sat.renaming import Renaming
 from mallob_sat.solvers import Solver, Verdict
 from mallob_sat.symmetries import breaking_clauses
 
-#: length of the longest clauses that are worth sending
-CLAUSE_LENGTH_MAX = 12
+#: length of the longest clauses that are worth sending; kissats send longer ones, because other kissats can
+#: use most of them
+CLAUSE_LENGTH_MAX, _KISSATS_LENGTH_MAX = 12, 30
 #: number of literals up to which the worker process itself first tries a formula, for about the 10 ms that
 #: another process would take to begin
 _SMALL_LITERALS = 200_000
@@ -176,8 +177,9 @@ class Search(FiguredSearch):
         self.fds: tuple[int, ...] = ()
         trade = trade_of(formula, strategy)
         if trade is not Trade.NOTHING:
-            n_vars = self._renaming.n_vars(formula)
-            self._proof = ProofStream(CLAUSE_LENGTH_MAX, n_vars, Solver.has_binary_proof(strategy.solver))
+            n_vars, is_kissat = self._renaming.n_vars(formula), Solver.trades_at_restarts(strategy.solver)
+            length_max = _KISSATS_LENGTH_MAX if is_kissat else CLAUSE_LENGTH_MAX
+            self._proof = ProofStream(length_max, n_vars, Solver.has_binary_proof(strategy.solver))
             self.fds += (self._proof.fd,)
         if trade is Trade.BOTH_WAYS:
             self._inlet, self._childs_inlet = ClausePipe.pair()

@@ -63,7 +63,7 @@ _PERIOD_MIN_S = 0.1
 #: after which a worker reads its solvers' clauses even if no epoch has begun
 _LATE = 16
 #: greatest number of literals that one search may give per epoch
-GIVEN_LITERALS_MAX = 1500
+GIVEN_LITERALS_MAX = 3000
 #: factor by which the number of shared literals grows if the number of workers doubles
 _GROWTH = 1.75
 _UNSHARED_LITERALS_MAX = 4 * GIVEN_LITERALS_MAX

@@ -404,6 +404,16 @@ def test_the_first_leaves_stable_phases_to_the_second_after_a_while_as_long_as_t
     search.close()
 
 
+@pytest.mark.parametrize(("portfolio", "lengths"), [("k c", [2, 12, 13, 30]), ("c k", [2, 12])])
+def test_kissats_give_longer_clauses_than_other_solvers(portfolio: str, lengths: list[int]) -> None:
+    formula = formula_from_list([*range(1, 32), 0])
+    search = Search(formula, Portfolio().following(portfolio).strategy(0))
+    for length in (2, 12, 13, 30, 31):
+        os.write(search.fds[0], b"a" + bytes(2 * variable for variable in range(1, length + 1)) + b"\0")
+    assert search.learned().lengths.tolist() == lengths
+    search.close()
+
+
 def test_under_assumptions_it_gives_nothing_away() -> None:
     strategy = Strategy("kissat404", trade=Trade.BOTH_WAYS)
     formula = formula_from_list([1, 2, 0])

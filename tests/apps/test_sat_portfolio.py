@@ -34,7 +34,7 @@ def test_the_first_eight_mix_at_least_five_solvers() -> None:
 @pytest.mark.parametrize(
     ("expression", "titles"),
     [
-        (PLAIN_PORTFOLIO, ["kissat404", "kissat404(stable=2,symmetries)", "kissat404(stable=0)"]),
+        (PLAIN_PORTFOLIO, ["kissat404", "kissat404(stable=2,symmetries)", "kissat404(seed=2,renaming~2)"]),
         (NATIVE_PORTFOLIO, ["kissat404", "kissat404(stable=2,symmetries)", "cadical300(stabilizeonly=1)"]),
         (XOR_PORTFOLIO, ["cryptominisat", "kissat404", "cadical195"]),
         (RANDOM_PORTFOLIO, ["kissat404", "cadical195(stabilizeonly=1)", "ergo"]),
@@ -56,6 +56,15 @@ def test_searches_have_partners_from_the_second_on_that_trades(expression: str, 
     assert not any(portfolio.has_partners(count) for count in range(alone + 1))
     assert expression == "e" or portfolio.has_partners(alone + 1)
     assert not Portfolio(shares=False).following(expression).has_partners(alone + 1)
+
+
+def test_the_first_eight_of_the_plain_order_are_kissats_that_differ_by_little() -> None:
+    portfolio = Portfolio().following(PLAIN_PORTFOLIO)
+    assert [portfolio.members.at(index)[0].solver for index in range(8)] == ["kissat404"] * 8
+    assert [portfolio.strategy(index).options for index in range(2, 8)] == [
+        (("seed", index),) for index in range(2, 8)
+    ]
+    assert len({portfolio.strategy(index).solver for index in range(16)}) >= 3
 
 
 def test_an_order_that_is_asked_for_is_not_the_default() -> None:

@@ -159,7 +159,7 @@ def test_the_result_says_which_solver_won() -> None:
 @pytest.mark.parametrize(
     ("installed", "configuration", "solver"),
     [
-        (False, {}, "kissat404(stable=0)"),
+        (False, {}, "kissat404(seed=2)"),
         (True, {}, "cadical300(stabilizeonly=1)"),
         (True, {"portfolio": "g c e"}, "ergo"),
     ],
