@@ -242,6 +242,9 @@ class Cluster(Network):
             if rank.node is not None and rank.is_awake and not rank.node.is_halted:
                 yield rank.address, rank.node.present.members
 
+    def generation_of(self, address: int) -> Generation | None:
+        return self._ranks[address].generation
+
     def running(self, job: int) -> list[WorkerKey]:
         """Return the job's running processes as (place, worker number), root first."""
         return self.processes.running(job)
