@@ -10,6 +10,7 @@ import os
 import socket
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TextIO
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from mallob_py.cli.rank_options import RunOptions, SolveOptions
 
 
+#: file in the session's folder with the answered jobs, and its size
+_NOTE, _NOTE_BYTES = "answered", 100
+
+
 class Answered(msgspec.Struct, frozen=True, array_like=True):
     """The desk's progress, from which another rank continues if the desk's rank is lost."""
 
@@ -46,8 +51,9 @@ class OneDesk(Desk):
     """The desk on one rank, a stand-in on all others. If the desk's rank is lost, the desk moves to another.
 
     Only the desk's rank knows the answered jobs. So it must report them to the other ranks after each answer,
-    also after the last one. A rank that replaces the desk's rank begins with the first unanswered job, under
-    the job's old number, so that the workers on the other ranks continue.
+    also after the last one: by messages, and to the ranks of its host by a file as well, because messages of
+    a killed rank may be lost. A rank that replaces the desk's rank begins with the first unanswered job,
+    under the job's old number, so that the workers on the other ranks continue.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class OneDesk(Desk):
         self._hear_of_ranks()
         self._make = make
         self._answered = Answered()
+        self._note = rank.transfer.folder / _NOTE
         #: the desk; None: it is on another rank
         self.desk: Desk | None = None
         rank.on_change = self._follow
@@ -74,10 +81,19 @@ class OneDesk(Desk):
         """Report the answered jobs to the other ranks."""
         self._answered = answered
         if self._rank.node.survives:
+            self._note_answered()
             data = msgspec.msgpack.encode(answered)
             for rank in self._rank.node.placement.members:
                 if rank != self._rank.rank:
                     self._rank.tell_desk(rank, data)
+
+    def _note_answered(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        with suppress(OSError), open(os.open(self._note, flags, 0o600), "wb", buffering=0) as note:
+            note.write(msgspec.json.encode(self._answered).ljust(_NOTE_BYTES))
+
+    def _hear_of_answered(self, told: Answered) -> None:
+        self._answered = max(self._answered, told, key=lambda each: each.count)
 
     def _is_ours(self) -> bool:
         return self._rank.rank == self._rank.node.placement.members[0]
@@ -89,6 +105,8 @@ class OneDesk(Desk):
     def _begin(self) -> Desk:
         if self._take_orders is not None:
             self._take_orders()
+        with suppress(OSError, msgspec.DecodeError):
+            self._hear_of_answered(msgspec.json.decode(self._note.read_bytes(), type=Answered))
         self.desk = self._make(self._answered)
         return self.desk
 
@@ -102,8 +120,7 @@ class OneDesk(Desk):
     # --- the interface of a desk, without jobs ------------------------------------------------
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
-        told = msgspec.msgpack.decode(data, type=Answered)
-        self._answered = max(self._answered, told, key=lambda each: each.count)
+        self._hear_of_answered(msgspec.msgpack.decode(data, type=Answered))
 
 
 class OneShotDesk(Desk):
