@@ -117,6 +117,12 @@ class DeskLog:
     def _note(self, line: Call | Order | Return) -> None:
         self._file.note(self._encode(line))
 
+    def _noted(self, value: Any) -> Any:
+        """Log the value that a call or an order returned, if any, and return the value."""
+        if value is not None:
+            self._note(Return(self._depth, value))
+        return value
+
     def _call(self, name: str, method: Callable[..., Any], *args: object) -> Any:
         self._note(Call(self._depth, self._hands.now(), name, args))
         self._depth += 1
@@ -128,9 +134,7 @@ class DeskLog:
             raise
         finally:
             self._depth -= 1
-        if value is not None:
-            self._note(Return(self._depth, value))
-        return value
+        return self._noted(value)
 
     def _order(self, name: str, *args: object) -> Any:
         self._note(Order(self._depth, name, args))
@@ -143,9 +147,7 @@ class DeskLog:
             raise
         finally:
             self._depth -= 1
-        if value is not None:
-            self._note(Return(self._depth, value))
-        return value
+        return self._noted(value)
 
 
 def logged_machine(

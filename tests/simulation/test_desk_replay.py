@@ -12,7 +12,6 @@ from test_desks import Played
 from mallob_py import __version__
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import JobRests
-from mallob_py.protocol.job_life import JobState
 from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.protocol.node import Node
 from mallob_py.protocol.rank_book import Origin
@@ -101,11 +100,7 @@ def test_a_random_life_of_desks_comes_to_the_same_orders_again(
 def turns(logs: list[LineLog]) -> list[str]:
     """The log of a desk whose jobs are given up for each other, one of them at a time."""
     played = Played(2, DeskPlan(window=3, residents=0))
-    for job in range(1, 31):
-        played.file(job)
-    while not any(played.state(job) is JobState.AGAIN for job in range(1, 31)):
-        played.play(0.05)
-        assert played.cluster.now < 100.0
+    played.play_until_one_is_given_up(range(1, 31))
     played.cluster.interrupt(1)
     played.play(1.0)
     logs[0].flush()

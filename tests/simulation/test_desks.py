@@ -26,6 +26,14 @@ class Played:
     def file(self, job: int, rank: int = 0, **fields: Any) -> None:
         self.desks.hand_in(job, rank, FileTerms(**fields), {})
 
+    def play_until_one_is_given_up(self, jobs: range) -> None:
+        """File jobs, and play until one of them waits for its next turn."""
+        for job in jobs:
+            self.file(job)
+        while not any(self.state(job) is JobState.AGAIN for job in jobs):
+            self.play(0.05)
+            assert self.cluster.now < 100.0
+
     def play(self, seconds: float) -> None:
         self.cluster.run(until_s=self.cluster.now + seconds)
 
@@ -164,11 +172,7 @@ def test_a_client_that_is_lost_while_the_disk_is_full_has_its_jobs_answered_once
 
 def test_a_job_that_rests_for_its_next_turn_goes_on_at_the_heir_of_its_client() -> None:
     played = Played(2, DeskPlan(window=3, residents=0))
-    for job in range(1, 31):
-        played.file(job)
-    while not any(played.state(job) is JobState.AGAIN for job in range(1, 31)):
-        played.play(0.05)
-        assert played.cluster.now < 100.0
+    played.play_until_one_is_given_up(range(1, 31))
     played.cluster.die(0)
     played.play(10.0)
     assert all(played.state(job) in (JobState.AT_PE, JobState.AGAIN, JobState.QUEUED) for job in range(1, 31))
