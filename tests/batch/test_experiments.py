@@ -29,7 +29,8 @@ def test_all_policies_are_played_on_the_parts_of_traces_that_are_there(
     fair.run(Output(out, "fair"), 1, tmp_path)
     tables = json.loads((out / "fair.json").read_text())
     assert [table["title"].partition(",")[0] for table in tables] == [
-        f"{name}: {measure}" for measure in fair.MEASURES for name in ("KTH", "Lublin")
+        *(f"{name}: {measure}" for measure in fair.MEASURES for name in ("KTH", "Lublin")),
+        "Turnaround relative to another policy",
     ]
     *rows, ahead = tables[0]["rows"]
     assert [row[0] for row in rows] == [*fair.UNRESIZED, *fair.RESIZING]
@@ -38,6 +39,15 @@ def test_all_policies_are_played_on_the_parts_of_traces_that_are_there(
     assert rows[0][3:] == [""] * (len(fair.KINDS) - 2)
     kept = [json.loads(line) for line in (out / "fair-runs.jsonl").read_text().splitlines()]
     assert len(kept) == 4 * (1 + len(list(fair.cells())))
+    turnarounds = {line["run"]: line["result"]["turnaround_s"] for line in kept}
+    ratios = [
+        turnarounds[f"Lublin, {part}, curve, kind 100%, rho to .9"]
+        / turnarounds[f"Lublin, {part}, fair, kind 100%, rho to .9"]
+        for part in (1, 2)
+    ]
+    pairs = {row[0]: row[1:] for row in tables[-1]["rows"]}
+    assert pairs["100%, rho to .9: curve / fair"][1] == interval(ratios).text() != "1.00 ± 0.00"
+    assert len(pairs) == len(fair.KINDS) * len(fair.PAIRS)
     assert (out / "fair-kth.svg").exists()
     capsys.readouterr()
 

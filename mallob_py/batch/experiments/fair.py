@@ -48,6 +48,14 @@ RESIZING = (
     "fair",
     "fair:overtake=any",
     "curve",
+    "curve:curve=power:0.2",
+    "curve:curve=fitted",
+    "curve:gain=speed",
+)
+#: pairs of policies that are compared with each other, part by part
+PAIRS = (
+    *((policy, "fair") for policy in RESIZING if policy.startswith("curve")),
+    ("curve:curve=fitted", "curve:curve=power:0.2"),
 )
 MEASURES = {
     "turnaround": "turnaround_s",
@@ -59,14 +67,16 @@ SPEEDUPS = {
     "power": SpeedModel(Power, 0.0, 0.3),
     "Amdahl": SpeedModel(Amdahl, 0.0, 0.1),
     "Downey": SpeedModel(Downey, 0.0, 1.0),
+    "rho to .9": SpeedModel(Power, 0.0, 0.9),
 }
 _REMARKS = """\
 Means over parts of the trace, or over seeds, relative to EASY on the same jobs, which treats all as rigid;
 below 1 is better. Behind ± is half of the 95 % interval over the parts. Ahead of each other: the policy whose
 difference to each other policy, part by part, has an interval that excludes 0. 40%, 100%: share of malleable
 jobs. 0.5:5: malleable jobs run on half to five times their nodes; else on half to twice their nodes. JVM:
-resizes cost 3.8 s for each added node and 2.9 s for each released node. Bounded slowdown is turnaround
-divided by the run time on the nodes that a job asks for, or by 10 s if that is shorter."""
+resizes cost 3.8 s for each added node and 2.9 s for each released node. rho to .9: rho is drawn from 0 to
+0.9. Bounded slowdown is turnaround divided by the run time on the nodes that a job asks for, or by 10 s if
+that is shorter. A / B: turnaround under policy A relative to policy B."""
 
 
 class Jobs(msgspec.Struct, frozen=True):
@@ -106,6 +116,7 @@ KINDS = {
     "100%, 0.5:5": Kind(wide=True),
     "100%, Amdahl": Kind(speedup="Amdahl"),
     "100%, Downey": Kind(speedup="Downey"),
+    "100%, rho to .9": Kind(speedup="rho to .9"),
 }
 
 
@@ -130,7 +141,7 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
     ]
     results = output.play(partial(_play, traces), runs, processes, Run.name)
     tables = [_table(case, measure, results) for measure in MEASURES for case in cases]
-    output.tables(tables, _REMARKS)
+    output.tables([*tables, _pairs(cases, results)], _REMARKS)
     for case, table in zip(cases, tables, strict=False):
         output.figure(f"fair-{case.name.lower()}", partial(draw, table))
 
@@ -165,13 +176,7 @@ def part_of(name: str, part: int, traces: Path | None) -> Workload:
 
 def _table(case: Jobs, measure: str, results: dict[Run, Metrics]) -> Table:
     def ratios(policy: str, kind: str) -> list[float]:
-        return [
-            _over(
-                getattr(results[Run(case.name, part, policy, kind)], MEASURES[measure]),
-                getattr(results[Run(case.name, part, _BASE)], MEASURES[measure]),
-            )
-            for part in case.parts
-        ]
+        return _ratios(case, measure, results, (policy, kind), (_BASE, ""))
 
     played = set(cells())
     rows = {policy: policy for policy, _ in cells()}
@@ -184,6 +189,32 @@ def _table(case: Jobs, measure: str, results: dict[Run, Metrics]) -> Table:
     return with_winners(
         table, [{row: ratios(row, kind) for row in rows if (row, kind) in played} for kind in KINDS]
     )
+
+
+def _pairs(cases: list[Jobs], results: dict[Run, Metrics]) -> Table:
+    """Return the table of turnarounds of `PAIRS`, for each kind and case."""
+
+    def cell(row: tuple[str, str, str], case: Jobs) -> str:
+        above, below, kind = row
+        return interval(_ratios(case, "turnaround", results, (above, kind), (below, kind))).text()
+
+    rows = {f"{kind}: {above} / {below}": (above, below, kind) for kind in KINDS for above, below in PAIRS}
+    title = "Turnaround relative to another policy, part by part"
+    return grid(title, "malleable jobs: policies", rows, {case.name: case for case in cases}, cell)
+
+
+def _ratios(
+    case: Jobs, measure: str, results: dict[Run, Metrics], above: tuple[str, str], below: tuple[str, str]
+) -> list[float]:
+    """Return a measure under `above` relative to `below`, both (policy, kind), for each part."""
+    field = MEASURES[measure]
+    return [
+        _over(
+            getattr(results[Run(case.name, part, *above)], field),
+            getattr(results[Run(case.name, part, *below)], field),
+        )
+        for part in case.parts
+    ]
 
 
 def _over(own: float, base: float) -> float:
