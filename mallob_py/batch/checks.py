@@ -10,8 +10,8 @@ from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.policy import Policy, PolicyError, Running, Share, View, Wake
 
 _ID = attrgetter("id")
-#: number of resizes, beyond the machine's number of nodes, that a job may have in a row without any work of
-#: the job, and without any arrival, start or end of a job
+#: limit, in addition to the machine's number of nodes, for the resizes that a job gets in a row while it does
+#: no work and no job arrives, starts or ends
 _ROUNDS_MAX = 1000
 
 

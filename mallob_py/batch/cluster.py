@@ -65,7 +65,9 @@ class Room:
         return np.asarray(np.count_nonzero(self.capacity[:, unneeded], axis=1))
 
     def has(self, nodes: Sequence[int], demand: Sequence[float]) -> bool:
-        """Tell whether one unit fits on each of these nodes; a node listed n times must have room for n."""
+        """Tell whether one unit fits on each of these nodes; a node listed n times must have room for n
+        units.
+        """
         counts = np.bincount(nodes, minlength=len(self.left))
         return bool((counts <= self.units(demand)).all())
 

@@ -1,8 +1,8 @@
 """The cost of resizes: a job stands still for a while when its number of nodes changes.
 
-The ElasticJobScheduler publication measured malleable jobs of several JVMs: on average, a grow order adds 3.8
-nodes and takes 14.55 s, a shrink order releases 2.55 nodes and takes 7.41 s. `Redistribution` implements
-equations 1 and 2 of the MEBF publication (policies/mebf.py).
+The ElasticJobScheduler paper measured malleable jobs of several JVMs: on average, a grow order adds 3.8 nodes
+and takes 14.55 s, a shrink order releases 2.55 nodes and takes 7.41 s. `Redistribution` implements equations
+1 and 2 of the MEBF paper (policies/mebf.py).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Redistribution(msgspec.Struct, frozen=True):
 
 
 class Delays(msgspec.Struct, frozen=True):
-    """The delays [s] of real processes; jobs work on during them.
+    """The delays [s] of real processes; jobs go on working during these delays.
 
     `start_s`: from the decision to start a job until it computes. `ready_s`: from the same decision until a
     malleable job can be resized; until then the job is shown as moldable. `grow_s`: from an order until the
@@ -86,7 +86,7 @@ class Delays(msgspec.Struct, frozen=True):
     end_s: float = 0.0
 
 
-#: the delays of simulated traces
+#: the delays in simulations of traces: none
 NO_DELAYS = Delays()
 
 

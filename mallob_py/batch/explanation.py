@@ -21,7 +21,7 @@ class Hindrance(enum.Enum):
     """The reasons why a decision did not start the job."""
 
     TOO_FEW_NODES = "too few nodes were free"
-    FREE_TO_OTHERS = "nodes were free, and went to others"
+    FREE_TO_OTHERS = "nodes were free but went to other jobs"
     PASSED_OVER = "enough nodes were free, but earlier jobs have their turn first"
     HEAD = "enough nodes were free, but the policy did not start the job"
 
@@ -72,7 +72,9 @@ def explain(
     costs: ResizeCost | None = None,
     order: EventOrder = EventOrder.BATCH,
 ) -> Explanation:
-    """Simulate the workload; explain the start of the job with this number. Raises ValueError without it."""
+    """Simulate the workload; explain the start of the job with this number. Raises ValueError if there is no
+    such job.
+    """
     job = next((job for job in workload.jobs if job.number == number), None)
     if job is None:
         raise ValueError(f"there is no job {number} (or it was left out)")

@@ -156,7 +156,9 @@ def _refuse_too_large(workload: Workload, nodes: int) -> None:
 
 
 class _Rates(msgspec.Struct, frozen=True):
-    """How policies see rates of jobs: after two periods (to settle, to measure), with a noise."""
+    """Rates of jobs as policies see them: with noise, and only after one period to settle and one to
+    measure.
+    """
 
     period_s: float
     noise: float
@@ -291,7 +293,7 @@ class _Run:
             while arrived < count and jobs[arrived].submit_s <= now:
                 self._queue.append(jobs[arrived])
                 arrived += 1
-            view.arrived += arrived - before  # adds: after `begin`, `arrived` counts all waiting jobs
+            view.arrived += arrived - before  # not "=": after `begin`, `arrived` counts all waiting jobs
             view.ended |= happens
             if arrived > before or happens:
                 self._decide()

@@ -5,9 +5,9 @@ computation are counted on a complete tree of ranks; its work and the work of th
 The latency of an epoch is a model: hops on the longest chain times the given time of a hop, plus the measured
 work on that chain. Messages are so short that the model neglects their length.
 
-    local        news up, epoch down                     2 depth hops, then all volumes on each PE:
+    local        changes up, epoch down                     2 depth hops, then all volumes on each PE:
                                                          `fair_volumes` and its arguments from the image
-    distributed  news up, rounds of question and answer  (2 + 2 rounds) depth hops, work on all PEs at once
+    distributed  changes up, rounds of question, answer  (2 + 2 rounds) depth hops, work on all PEs at once
                  with the outcome in the end
 """
 
@@ -221,7 +221,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 def crossovers(rows: Sequence[Row]) -> str:
-    """Return the crossover for each number of PEs, one per line."""
+    """Return a line per number of PEs: from how many jobs on distributed balancing is faster."""
     text = []
     for pes in sorted({row.pes for row in rows}):
         where, where_of_vectors = (

@@ -26,7 +26,7 @@ _WRITTEN = re.compile(r"(-?[\d.]+)(?: ± ([\d.]+))?.*?(?:\((-?[\d.]+) P\))?$")
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One run of a study. Its name contains each field that is not the default."""
+    """One run of a study. Its name contains each field whose value is not the default."""
 
     def name(self) -> str:
         words = list[str]()
@@ -53,7 +53,7 @@ def grid(
 
 def with_winners(table: Table, values: Sequence[Mapping[str, Sequence[float]]]) -> Table:
     """Add a row with the winner of each column; `values`: for each column, row -> the values of the row."""
-    ahead = ("ahead of each other", *(winner(column) or "none" for column in values))
+    ahead = ("ahead of all others", *(winner(column) or "none" for column in values))
     return Table(table.title, table.header, (*table.rows, ahead))
 
 

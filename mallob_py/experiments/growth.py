@@ -1,9 +1,9 @@
 """Growth of one job from 1 to m workers (P 3.2, Fig. 3 right), on whole PEs in virtual time.
 
-With bulk requests, the root asks for all workers below it at once, and they learn their places in the tree
-from the meeting places. So growth takes two collectives and the depth of the tree. Layer by layer, each
-new worker asks for its two children as soon as it is there. So growth takes as many rounds of matching as
-the job tree has layers.
+With bulk requests, the root asks for all workers below it at once, and the PEs where requests meet idle PEs
+tell the workers their places in the tree. So growth takes two collectives and the depth of the tree. Layer by
+layer, each new worker asks for its two children as soon as it is there. So growth takes as many rounds of
+matching as the job tree has layers.
 
 Time is measured from the moment when the job's client learns of the volume m, to the moment when the
 last worker has been accepted by its parent. All PEs but the root's are idle.

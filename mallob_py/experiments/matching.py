@@ -208,7 +208,7 @@ def run(folder: Path, sizes: Sequence[int] = SIZES, delay_s: float = Config().ma
     output.tables(
         [table(case.value, of_case) for case, of_case in by_case],
         f"The matching delay is {1e6 * delay_s:.0f} us; {CALIBRATED}.\n"
-        "Behind ±: half of a 95 % interval over trials, where there is more than one.",
+        "a ± b is a mean with its 95 % interval over trials, where there is more than one.",
     )
     output.figure("matching-at-scale", lambda figure: _draw(figure, dict(by_case)[Case.HALF_APART]))
 

@@ -96,7 +96,7 @@ class MatcherNetwork:
             self._free_from[rank] = start
             self._send_off(rank)
         self._run()
-        assert len(self._adopted) == len(askers), "a request has found nobody"
+        assert len(self._adopted) == len(askers), "a request has found no PE"
         return Usage(
             latencies_s=[moment - start for moment in self._adopted.values()],
             messages=sum(self._messages) // 2,

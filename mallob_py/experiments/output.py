@@ -91,7 +91,7 @@ class Output:
         return outcome
 
     def _read(self) -> Iterator[tuple[str, msgspec.Raw]]:
-        """Read the kept results, without a line that a kill has cut off."""
+        """Read the kept results, except for a last line that was cut off by a kill."""
         for line in self._runs.read_bytes().splitlines():
             with suppress(msgspec.DecodeError):
                 kept = msgspec.json.decode(line, type=_Kept)
@@ -145,7 +145,9 @@ def _begin() -> None:
 
 
 def _interruptible(play: Callable[[Job], Played], job: Job) -> Played:
-    """Let Ctrl-C end a process that plays, but none that sends, for which the pool would wait for ever."""
+    """Let Ctrl-C end this process while it plays a run, not while it sends a result: the pool would wait for
+    ever.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return play(job)

@@ -136,7 +136,7 @@ def run(setting: Setting, folder: Path, _processes: int | None) -> None:
         f"Priorities on {setting.pes} PEs, {setting.seconds:g} s",
         (
             *("priority", "mean volume", "assigned", "exact share", "paper's mean volume"),
-            *("response [s] (model)", "less than a step below [s]", "paper's response [s]", "jobs"),
+            *("response [s] (model)", "sooner than one priority lower [s]", "paper's response [s]", "jobs"),
         ),
         tuple(
             (
@@ -156,7 +156,7 @@ def run(setting: Setting, folder: Path, _processes: int | None) -> None:
     remarks = (
         "mean volume: seconds for which the jobs' workers have run over the jobs' run times.\n"
         "The response times follow from a model of the work, not from solving anything.\n"
-        "Behind ±: half of a 95 % interval over the instances, and of differences instance by instance."
+        "a ± b is a mean with its 95 % interval over instances; differences are taken instance by instance."
     )
     output.tables([table], remarks)
     output.figure("fig4-priorities", lambda figure: _draw(figure, rows))

@@ -169,7 +169,7 @@ def run(setting: Setting, folder: Path, processes: int | None) -> None:
         ],
         "root, worker: latency until a job's root and any further worker is placed, in ms.\n"
         "busy: after the first minute. WCR: created workers of a job over its largest volume.\n"
-        f"CS: context switches. Behind ±: half of a 95 % interval over {PARTS} consecutive parts of the run.",
+        f"CS: context switches. a ± b: value and 95 % interval over {PARTS} consecutive parts of the run.",
     )
     output.figure("fig5-load", lambda figure: _draw_load(figure, results))
     output.figure("fig6-latencies", lambda figure: _draw_latencies(figure, results))
@@ -279,7 +279,7 @@ def _ahead_table(results: dict[str, Measured]) -> Table:
     reuses = (_PREFIX_SUM, "reuse basic", "reuse none")
     matchers = (_PREFIX_SUM, *paper.LATENCIES_MS)
     return Table(
-        "Ahead of each other one, part by part (95 % intervals of the differences)",
+        "Ahead of all others, part by part (95 % intervals of the differences)",
         ("least", "among", "ahead"),
         (
             ("WCR, total", "ways of reuse", ahead(reuses, _ratios)),

@@ -1,7 +1,7 @@
 """Strong scaling of one bag of tasks on 1 to 16 workers, in virtual time.
 
-Source: the ElasticJobScheduler publication, figure 6, which measures rigid GLB programs on 1 to 16 nodes.
-Here a node is a worker. The ledgers are the real ones (`kit.bags.ledger`). The tree is like the trees of UTS
+Source: the ElasticJobScheduler paper, figure 6, which measures rigid GLB programs on 1 to 16 nodes. Here a
+node is a worker. The ledgers are the real ones (`kit.bags.ledger`). The tree is like the trees of UTS
 (geometric, 4 children on average, of limited depth), sampled by its distribution: nodes of more than
 `CLUSTER_HEIGHT` levels exist one by one, and the subtree below each of them is only a number of nodes,
 sampled from the distribution of such subtrees. All samples are hashes, so that each worker finds the same
@@ -10,8 +10,8 @@ programs on the existing cores.
 
 A worker computes for `CHUNK_S` between two looks at its messages. A message costs time at the ranks of both
 workers, one after the other, and at the worker itself. So a worker that many others ask answers late. Workers
-join layer by layer, as job trees grow. If no request of a worker without work has found any, its parent and
-children in the job tree remember the worker.
+join layer by layer, as job trees grow. If no request of a worker without work has found work, the worker's
+parent and children in the job tree remember the worker.
 """
 
 from __future__ import annotations
@@ -301,6 +301,6 @@ def run(folder: Path) -> None:
     columns = {name: name for name in ("time [s]", "speedup", "loans")}
     output.tables(
         [grid("A tree of UTS's kind on 1 to 16 workers", "tree", rows, columns, cell)],
-        f"Means over {SEEDS} trees; behind ± is half of the 95 % interval. Workers begin when their layer of"
-        " the job tree does: the start of processes is not in it.",
+        f"a ± b is a mean over {SEEDS} trees with its 95 % interval. Workers begin when their layer of the job"
+        " tree does: the start of processes is not in it.",
     )

@@ -135,7 +135,7 @@ def run(setting: Setting, folder: Path, processes: int | None) -> None:
     )
     remarks = (
         "root, worker: median latency until a job's first and any further worker is placed.\n"
-        "Behind ±: half of a 95 % interval over generations, the jobs that end one after another, n_par each."
+        "a ± b is a mean with its 95 % interval over groups of n_par jobs that end in succession."
     )
     output.tables([table], remarks)
 

@@ -86,7 +86,7 @@ class Jobs:
         self._told_jobs: list[views.Job] = []
         self._applications = sorted(installed() | places_without_search())
         self._mutex = threading.Lock()
-        #: client that a request has named -> shared look at the client's jobs without a reply
+        #: client that a request has named -> shared search for the client's jobs without a reply
         self._looks: dict[int, SharedLook] = {}
 
     # --- looking --------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ class Jobs:
         """Record the replies to submissions over HTTP, and remove their uploads. Looks at all jobs without a
         reply.
         """
-        records = self._store.open_records()  # read before the looks: each of these jobs is already handed in
+        records = self._store.open_records()  # read before the searches: each of them is handed in
         looks = {index: self._look(index) for index in {record.client for record in records}}
         for record in records:
             pending = looks[record.client]

@@ -22,9 +22,9 @@ from mallob_py.service.client import Pending, PendingJobs
 from mallob_py.service.telemetry.measures import shares_by_job
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, StatusWatch
 
-#: the time between looks while a request waits
+#: the time between two searches for new files while a request waits
 _POLL_S = 0.01
-#: the longest time between looks of a waiting request, since the removal of a file wakes no request
+#: the longest time between two searches by a waiting request, since the removal of a file wakes no request
 _WAIT_MAX_S = 2.0
 
 
@@ -129,7 +129,7 @@ class SharedStatus:
 
 
 class SharedLook:
-    """Looks at a client's jobs without a reply. All calls during a look share the next look."""
+    """Searches for a client's jobs without a reply. All calls during a search share the next search."""
 
     def __init__(self, client_dir: Path) -> None:
         self._pending = PendingJobs(client_dir)
@@ -138,7 +138,7 @@ class SharedLook:
         self._found = Pending(frozenset(), frozenset())
 
     def now(self) -> Pending:
-        """Return the jobs without a reply, found by a look that began after this call."""
+        """Return the jobs without a reply, found by a search that began after this call."""
         asked_s = time.monotonic()
         with self._mutex:
             if self._begun_s <= asked_s:

@@ -193,7 +193,7 @@ class Receiver:
             upload.discard()
 
     def check_store(self, whose: str) -> None:
-        """Raise ApiError if the store is full; beside others, a user may fill half of it with uploads."""
+        """Raise ApiError if the store has no room; while others upload, a user may take half of the room."""
         if (limit := self.limits.store) is None:
             return
         left = limit - self.store.upload_bytes()

@@ -27,7 +27,8 @@ from mallob_py.web.tokens import UserTokens
 _CONNECTIONS_MAX = 1000
 #: the number of descriptors beside connections: files, folders, libraries, and a file for each large answer
 _OTHER_DESCRIPTORS = 200 + _CONNECTIONS_MAX
-#: the number of callers that wait to be accepted; in a turn, asyncio tries to accept this number at most
+#: the number of callers that wait to be accepted; in one turn of its loop, asyncio tries to accept this
+#: number at most
 _BACKLOG = 128
 _FAREWELL_S = 2
 

@@ -1,4 +1,5 @@
-"""The course of each job: its volumes, states and interim results over time, as statuses have told them.
+"""The course of each job: its volumes, states and interim results over time, as successive statuses show
+them.
 
 Bounded in jobs and in steps per job. A long course is thinned: of each two steps, the later one is kept. A
 course begins when the web server first sees the job with a worker or a turn.

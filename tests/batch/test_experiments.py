@@ -124,6 +124,6 @@ def test_tables_have_names_of_rows_and_columns_intervals_and_a_figure(tmp_path: 
     assert table.rows[0] == ("A", "1.5 ± 6.4", "3.0 ± 0.0")
     assert table.rows[1][1] == "5.5 ± 6.4 (7 P)"
     by_column = [{name: values[name.lower(), column] for name in "AB"} for column in (1, 2)]
-    assert frame.with_winners(table, by_column).rows[-1] == ("ahead of each other", "A", "none")
+    assert frame.with_winners(table, by_column).rows[-1] == ("ahead of all others", "A", "none")
     Output(tmp_path, "frame").figure("frame", lambda figure: frame.draw(table, figure))
     assert (tmp_path / "frame.svg").exists()

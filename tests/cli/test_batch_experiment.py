@@ -38,7 +38,10 @@ def test_an_experiment_is_found_by_its_name(folder: Path, capsys: pytest.Capture
         (["of_a_test", "--full"], "--full: the experiment of_a_test has only one size"),
         (["of_a_test", "--live"], "--live: the experiment of_a_test runs no processes"),
         (["elastic", "--resume"], "--resume: only experiments over real processes (bags, or with --live)"),
-        (["elastic", "--full"], "--full: without --live, the experiment elastic is never shortened"),
+        (
+            ["elastic", "--full"],
+            "--full needs --live: the simulated experiment elastic always has its full size",
+        ),
         (["of_a_test", "--jobs", "9"], "nine are too many"),
         (["of_a_test", "--output", "/dev/null/x"], "--output /dev/null/x: Not a directory"),
     ],

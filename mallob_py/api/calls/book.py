@@ -152,7 +152,7 @@ class Assignment(NamedTuple):
 
 
 class Book:
-    """The book of one job. Numbers of workers are never reused."""
+    """The book of one job: which of its calls is where. Numbers of workers are never reused."""
 
     def __init__(self) -> None:
         #: groups with calls to send, in order

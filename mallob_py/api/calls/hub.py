@@ -179,7 +179,7 @@ class MapCalls:
 
 
 class Hub:
-    """The hub. Any thread may call the public methods.
+    """The thread that talks to all workers of an executor. Any thread may call the public methods.
 
     The user's code (unpickling, callbacks) never runs in the hub's thread. If the hub's thread ends, all
     calls end with an error, later calls as well.

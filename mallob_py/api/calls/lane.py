@@ -129,7 +129,7 @@ class _Member:
 
 
 class Lane:
-    """The lane. Only the hub's thread uses it."""
+    """Calls, and the malleable job that does them. Only the hub's thread uses a lane."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class Lane:
             self._unwanted.append((now + GRACE_S, group, calls))
 
     def _stop_unwanted(self, now: float) -> None:
-        """Have workers stop the unwanted calls whose grace is over."""
+        """Have workers stop the unwanted calls that have had their time to end by themselves."""
         if not self._unwanted:
             return
         due = [each for each in self._unwanted if each[0] <= now]

@@ -19,7 +19,7 @@ from mallob_py.kit.calls.wire import Buffer
 
 
 class Worker(Protocol):
-    """A connection to a worker, as seen by the shelf."""
+    """A connection to a worker that calls with shared objects run on."""
 
     host: str
     pid: int
@@ -41,10 +41,10 @@ class _Kept:
 
 
 class Shelf:
-    """The shelf. Only the hub's thread uses it."""
+    """The objects that an executor shares. Only the hub's thread uses a shelf."""
 
     def __init__(self, *, is_others: bool) -> None:
-        """Create the shelf; `is_others`: another user runs the workers, and cannot open our objects."""
+        """Begin without objects; `is_others`: another user runs the workers, and cannot open our objects."""
         self._own_host = None if is_others else socket.gethostname()
         self._kept: dict[str, _Kept] = {}
 

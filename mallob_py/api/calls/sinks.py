@@ -44,7 +44,7 @@ class Sink(Protocol):
         ...
 
     def told(self, call: int, progress: CallProgress) -> None:
-        """Take a call's report of progress."""
+        """Take a call's report of its progress."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Task bags as malleable jobs under the live scheduler.
 
-Source: the ElasticJobScheduler publication, figures 6 to 11, scaled to this machine. A slot is a core. Jobs
-are runs of UTS, QUEENS, BC and PI by `mallob-py run`, some seconds of one core each; every result is compared
+Source: the ElasticJobScheduler paper, figures 6 to 11, scaled to this machine. A slot is a core. Jobs are
+runs of UTS, QUEENS, BC and PI by `mallob-py run`, some seconds of one core each; every result is compared
 with the known result. First, each program runs alone on 1, 2, 4 ... slots (strong scaling, figure 6). Then a
 running program is ordered to grow and shrink (figure 7). Then batches with growing shares of malleable jobs
 are scheduled (figures 8 to 11); the simulator, told the measured times, predicts them.
@@ -247,7 +247,9 @@ def batch_of(
     alone: dict[str, list[Alone]],
     flexible_kind: Kind = Kind.MALLEABLE,
 ) -> tuple[list[Program], Workload]:
-    """Return the programs and jobs of a batch. Jobs flexible at one share are so at every larger share."""
+    """Return the programs and jobs of a batch. Jobs malleable at one share are malleable at every larger
+    share.
+    """
     generator = random.Random(f"bags {seed}")
     programs = [PROGRAMS[number % len(PROGRAMS)] for number in generator.sample(range(JOBS), JOBS)]
     sizes = [generator.choice(_counts(slots)) for _ in programs]

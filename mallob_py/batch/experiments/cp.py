@@ -64,9 +64,9 @@ _PUBLISHED = (
 )
 _REMARKS = (
     "WQT: sum over jobs of wait/expected wait of the queue. NL: number of jobs that wait for longer than the"
-    " expected wait. TR: sum of the times by which they do. mean, median: time of a decision. Cores in use:"
-    " mean, of 1024. The publication's jobs are not known, so its numbers cannot be reproduced one by one."
-    " Exact: users' estimates are the true run times. Behind ± is half of the 95 % interval over instances,"
+    " expected wait. TR: sum of the times beyond it. mean, median: time of a decision. Cores in use:"
+    " mean, of 1024. The paper's jobs are not known, so its numbers cannot be reproduced one by one."
+    " Exact: users' estimates are the true run times. a ± b is a mean with its 95 % interval over instances,"
     " which is too narrow, because instances have jobs in common."
 )
 
@@ -194,7 +194,7 @@ def table(results: dict[Run, Measured]) -> Table:
 
 
 def by_size(results: dict[Run, Measured]) -> Table:
-    """Return WQT per job by the size of instances, and the policy ahead of each other one, if any."""
+    """Return WQT per job by the size of instances, and the policy ahead of all others, if any."""
     instances = defaultdict[int, list[str]](list)
     for name in dict.fromkeys(one.instance for one in results if one.instance != _LOG):
         instances[_size(name)].append(name)
@@ -208,7 +208,7 @@ def by_size(results: dict[Run, Measured]) -> Table:
         }
         cells = [interval(values).text(3) for values in of_policy.values()]
         rows.append((size, len(names), *cells, winner(of_policy) or "none"))
-    header = ("jobs", "instances", *POLICIES, "ahead of each other")
+    header = ("jobs", "instances", *POLICIES, "ahead of all others")
     return Table("WQT per job, means over instances", header, tuple(rows))
 
 

@@ -48,8 +48,8 @@ PUBLISHED: dict[str, dict[tuple[str, float], float]] = {
     "grows": {(_ELASTIC, 0.2): 0.96, (_ELASTIC, 1.0): 0.58},
 }  # fmt: skip
 _REMARKS = f"""\
-Means of {BATCHES} batches; behind ± is half of the 95 % interval. (P) marks published numbers, measured on a
-real cluster. Run times were not published as numbers: those here follow from the publication's aim of 8
+Means of {BATCHES} batches; a ± b: mean with its 95 % interval. (P) marks published numbers, measured on a
+real cluster. Run times were not published as numbers: those here follow from the paper's aim of 8
 node-hours per batch, and speedup is linear. So only the directions can be compared. Resizes cost nothing, or
 {JVM_RESIZES.grow_s} s to grow and {JVM_RESIZES.shrink_s} s to shrink (the published means), during which a
 job stands still. Ahead: the policy whose difference to each other policy, batch by batch, has an interval
@@ -88,7 +88,7 @@ def run(
         elastic_live.run_live(output, elastic_live.SHARES_IN_FULL if full else elastic_live.SHARES)
         return
     if full:
-        raise ValueError("--full: without --live, the experiment elastic is never shortened")
+        raise ValueError("--full needs --live: the simulated experiment elastic always has its full size")
     rows = [(policy, False) for policy in POLICIES]
     rows += [(policy, True) for policy in POLICIES if policy.startswith(("elastic:", "fair"))]
     runs = [

@@ -1,7 +1,8 @@
-"""Evolving jobs, which say for how many nodes they expect work, beside the same jobs as rigid or malleable.
+"""Evolving jobs, which say for how many nodes they expect work, compared with the same jobs as rigid or
+malleable jobs.
 
-In virtual time, on the batches of the ElasticJobScheduler publication: each evolving job tells the scheduler
-for how many nodes it has work (`mallob_py.malleable.expectation`), from exact estimates. A resize costs the
+In virtual time, on the batches of the ElasticJobScheduler paper: each evolving job tells the scheduler for
+how many nodes it has work (`mallob_py.malleable.expectation`), from exact estimates. A resize costs the
 published time, so an evolving job has work for a node only if this pays for adding and releasing the node.
 
 With `--live`, on this host: batches of real bags (`bags`) whose jobs are all rigid, all malleable, or all
@@ -56,7 +57,7 @@ _READY_S = 6.0
 #: the work [s] per node that must be left: the published costs of adding and releasing a node
 _PAYS_S = JVM_RESIZES.grow_s + JVM_RESIZES.shrink_s
 _REMARKS = f"""\
-Means over batches; behind ± is half of the 95 % interval. The last two columns are differences, batch by
+Means over batches; a ± b is a mean with its 95 % interval. The last two columns are differences, batch by
 batch, between evolving jobs and the same jobs as malleable and as rigid jobs; a difference is not significant
 if its interval contains 0. Response is the time from submission to end. In virtual time, a resize stops a job
 for {JVM_RESIZES.grow_s} s (grow) or {JVM_RESIZES.shrink_s} s (shrink), and an evolving job has work for one

@@ -2,10 +2,10 @@
 
 The question: under which conditions is which policy best, and how good is decentralized fair share (`fair`)?
 The jobs are parts of four public traces, if these are available, and generated jobs (`lublin`). A malleable
-job runs on half to twice its requested nodes, or on half to five times as in the MEBF publication; its speed
-on n nodes is n^(1-rho), with rho drawn uniformly from 0 to 0.3, or follows Amdahl or Downey. Jobs malleable
-at one share are also malleable at each larger share. Resizes cost nothing, or the time measured on jobs of
-several JVMs: 3.8 s for each added node and 2.9 s for each released node.
+job runs on half to twice its requested nodes, or on half to five times as in the MEBF paper; its speed on n
+nodes is n^(1-rho), with rho drawn uniformly from 0 to 0.3, or follows Amdahl or Downey. Jobs malleable at one
+share are also malleable at each larger share. Resizes cost nothing, or the time measured on jobs of several
+JVMs: 3.8 s for each added node and 2.9 s for each released node.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ SPEEDUPS = {
 }
 _REMARKS = """\
 Means over parts of the trace, or over seeds, relative to EASY on the same jobs, which treats all as rigid;
-below 1 is better. Behind ± is half of the 95 % interval over the parts. Ahead of each other: the policy whose
-difference to each other policy, part by part, has an interval that excludes 0. 40%, 100%: share of malleable
-jobs. 0.5:5: malleable jobs run on half to five times their nodes; else on half to twice their nodes. JVM:
-resizes cost 3.8 s for each added node and 2.9 s for each released node. rho to .9: rho is drawn from 0 to
-0.9. Bounded slowdown is turnaround divided by the run time on the nodes that a job asks for, or by 10 s if
-that is shorter. A / B: turnaround under policy A relative to policy B."""
+below 1 is better. a ± b is a mean with its 95 % interval over the parts. Ahead of all others: the policy
+whose difference to each other policy, part by part, has an interval that excludes 0. 40%, 100%: share of
+malleable jobs. 0.5:5: malleable jobs run on half to five times their nodes; else on half to twice their
+nodes. JVM: resizes cost 3.8 s for each added node and 2.9 s for each released node. rho to .9: rho is drawn
+from 0 to 0.9. Bounded slowdown is turnaround divided by the run time on the nodes that a job asks for, or by
+10 s if that is shorter. A / B: turnaround under policy A relative to turnaround under policy B."""
 
 
 class Jobs(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ _ARRIVALS = 0.6
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A column: the share of malleable jobs, their range of nodes and speedup, and whether resizes cost."""
+    """A column: share of malleable jobs, their range of nodes and speedup, and whether resizes take time."""
 
     share: float = 1.0
     costs: bool = False
@@ -218,5 +218,5 @@ def _ratios(
 
 
 def _over(own: float, base: float) -> float:
-    """Return the ratio own/base; `base` is 0 if it is EASY's longest wait and no job waits."""
+    """Return the ratio own/base; `base` may be 0: the longest wait if no job waits."""
     return own / base if base else 1.0 if not own else math.inf

@@ -36,7 +36,7 @@ MEASURES = {
 }
 _REMARKS = """\
 Relative to EASY on the same jobs, all rigid; below 1 is better, except for utilisation. Means over ten
-drawings of which jobs are malleable; behind ± is half of the 95 % interval over the drawings. At 100 %,
+drawings of which jobs are malleable; a ± b is a mean with its 95 % interval over the drawings. At 100 %,
 drawings differ only in the speedups of jobs."""
 
 

@@ -1,8 +1,8 @@
 """MEBF beside EASY: on generated workloads as large as the published ones, and on parts of public traces.
 
-The publication's trace (KIT-FH2-2016) is not available; `kit` (workload/generators.py) replaces it. As in the
-publication, malleable jobs run on half to five times their preferred nodes, users know their run times, and
-the intensive workloads have 25 % less time between submissions. By default, all jobs are malleable, of medium
+The trace of the MEBF paper (KIT-FH2-2016) is not available; `kit` (workload/generators.py) replaces it. As in
+the paper, malleable jobs run on half to five times their preferred nodes, users know their run times, and the
+intensive workloads have 25 % less time between submissions. By default, all jobs are malleable, of medium
 scalability, with full costs of resizes.
 """
 
@@ -59,8 +59,8 @@ _TENTHS = 10
 _EASY = "easy"
 _EVENTS = ("shrinks", "expands", "backfills")
 _REMARKS = f"""\
-Reduction of mean turnaround relative to EASY [%]; (P) marks numbers from the publication's text (34 and 33,
-for shares below 100 %, are reductions of the slowdown). The publication's slowdowns are turnarounds divided
+Reduction of mean turnaround relative to EASY [%]; (P) marks numbers from the MEBF paper's text (34 and 33,
+for shares below 100 %, are reductions of the slowdown). The paper's slowdowns are turnarounds divided
 by one mean run time, so both reductions are equal, and its tables 6 and 7 correspond to scalability and
 shares here. Generated workloads: means of {len(SEEDS)} seeds with half of the 95 % interval; in the first
 table, brackets contain the smallest and the greatest number. Costs are in seconds: {SCALES[-1]:g} times
@@ -69,7 +69,7 @@ exceeds EASY's."""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A workload and MEBF's setting `gaps`. `trace`: take a part of this trace instead of generated jobs."""
+    """A workload, and MEBF's setting `gaps`. `trace`: the trace of which a part replaces generated jobs."""
 
     jobs: int = 1000
     factor: float = INTENSIVE
@@ -341,7 +341,7 @@ def _more_tables(results: Results) -> list[Table]:
     everyone, high = _same((_EASY, *VARIANTS)), Case(scalability="high")
     return [
         grid(
-            "Events of all, intensive arrivals [%]",
+            "Share of each event among all events, intensive arrivals [%]",
             "mebf",
             events,
             columns,

@@ -1,10 +1,10 @@
-"""SD-Policy on the workloads of its publication, beside the numbers published there.
+"""SD-Policy on the workloads of its paper, beside the published numbers.
 
 Source: D'Amico, Jokanovic, Corbalan, ICPP 2019, table 1 and sections 4.1 to 4.3: CEA Curie (the partition
-with 198,509 jobs, 5040 nodes of 16 cores) and 10,000 jobs of RICC (1024 nodes of 8 cores). The publication
-generates workloads 1 and 2 by the model of Cirne and Berman; here they are similar to it (`cirne`). The load
-is not published; here it is 1.1 of the machine. Workload 2 has exact estimates. All jobs can share nodes. The
-slowdown is the turnaround divided by the run time in the trace.
+with 198,509 jobs, 5040 nodes of 16 cores) and 10,000 jobs of RICC (1024 nodes of 8 cores). The paper
+generates workloads 1 and 2 by the model of Cirne and Berman; here a similar model (`cirne`) generates them.
+The load is not published; here it is 1.1 of the machine. Workload 2 has exact estimates. All jobs can share
+nodes. The slowdown is the turnaround divided by the run time in the trace.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FORMS = {
     "no check": "check=no,again=no,replan=no,counts_shared=no",
     "three mates": "waits=map,mates=3",
 }
-#: the forms for traces, on which finding three mates takes too long
+#: the forms of the policy that are played on traces; with three mates, the search takes too long there
 ON_TRACES = ("listing", "head", "no check")
 _DAY_S = 86400.0
 #: the bounds of groups of jobs, by nodes and by run times [s]
@@ -64,10 +64,10 @@ becomes a guest only if, by a map of reservations, it then ends earlier than aft
 test by the head's reservation alone, the default of `sd`; no check: like the authors' code, without this
 test, where reservations do not count on shared nodes, former guests cannot be mates and a reservation is made
 once per decision; three mates: the listing with up to three mates per guest. dyn: the cut-off is the mean of
-the running jobs' estimated slowdowns. worst: the worst runtime model; otherwise the ideal one. Behind ± is
-half of a 95 % interval: of generated workloads over {len(SEEDS)} seeds, of traces by leaving out each of
-{PARTS} parts of equal size in turn. Kinds of jobs: EASY's mean divided by SD-Policy's, as in the publication,
-so above 1 is better; the number of jobs is in brackets. Energy: a node takes 200 W while busy, 100 W while
+the running jobs' estimated slowdowns. worst: the worst runtime model; otherwise the ideal one. a ± b is a
+mean with its 95 % interval: for generated workloads over {len(SEEDS)} seeds, for traces by leaving out each
+of {PARTS} parts of equal size in turn. Kinds of jobs: EASY's mean divided by SD-Policy's, as in the paper, so
+above 1 is better; the number of jobs is in brackets. Energy: a node takes 200 W while busy, 100 W while
 idle."""
 
 
@@ -95,7 +95,7 @@ GENERATED = ("workload 1", "workload 2")
 
 
 class Run(frame.Run, frozen=True):
-    """A run of SD-Policy in a form on a workload; `form` "": of EASY."""
+    """A run of SD-Policy in a form on a workload; `form` "": a run of EASY."""
 
     workload: str
     form: str = ""
@@ -123,7 +123,7 @@ class Kinds(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The measurements of a run. `responses_s`, `slowdowns`: sums by part of jobs. `days`: means by day."""
+    """The measurements of a run; `responses_s`, `slowdowns`: sum per part of the jobs; `days`: mean per day."""
 
     makespan_s: float
     response_s: float
@@ -267,7 +267,7 @@ def _easy_table(names: list[str], results: Results) -> Table:
 
 
 def over(results: Results, one: Run, base: Run, measure: str) -> Interval:
-    """Return the ratio of a measure between two runs, with its interval over seeds or parts of a trace."""
+    """Return the ratio of two runs' values of a measure, with its interval over seeds or parts of a trace."""
     of = _MEASURES[measure]
     if one.workload in CASES:
         own, other = results[one], results[base]

@@ -38,7 +38,7 @@ class Chart:
     def note(self, now_s: float, moved: Mapping[int, Bar | None]) -> None:
         """Note the present bars of jobs whose slots may have changed; None: the job does not run.
 
-        A job gets a new bar only if its slots are others.
+        A job gets a new bar only if its slots have changed.
         """
         for job, bar in moved.items():
             before = self._open.get(job)

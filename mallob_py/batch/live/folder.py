@@ -70,7 +70,9 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """A reading of the scheduler's clock: `now_s`, when the host was up for `up_s` since its boot `boot`."""
+    """A reading of the scheduler's clock, `now_s`, when the host had been up for `up_s` since its boot
+    `boot`.
+    """
 
     boot: str
     up_s: float

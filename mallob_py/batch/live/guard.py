@@ -32,7 +32,7 @@ from mallob_py.runtime.world.session_folder import temporary_folder
 
 _LINE_S = 20.0
 #: the greatest size of a keeper's message, which may contain a script and an environment; JSON may need six
-#: bytes for one
+#: bytes for one byte
 _MESSAGE_BYTES_MAX = 6 * REQUEST_MAX_BYTES
 
 

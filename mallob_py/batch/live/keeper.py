@@ -3,8 +3,8 @@
 The keeper holds the lock of the job's folder, which tells a restarted scheduler that the job has a keeper. It
 writes `begun.json` before the program starts, and `status.json` when none of the job's processes is left, so
 no job runs twice. It ends the job when the job's time is over, and on a signal: by SIGTERM to the job's
-process group, and after a grace by SIGKILL to all processes that are left. It adopts orphaned processes of
-the job, and kills them when the job ends.
+process group, and after some seconds by SIGKILL to all processes that are left. It adopts orphaned processes
+of the job, and kills them when the job ends.
 
 The program of a job on another node has a guard there (`remote`), which does the same by the keeper's orders.
 If jobs are bound to cores, SIGUSR1 tells the keeper that the job has a new `allotment.json`.
@@ -192,7 +192,7 @@ def _group_lives(program: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-#: the greatest number of passes, for programs that repeatedly choose their cores themselves
+#: the greatest number of passes over the processes: a program may choose its own cores again and again
 _PASSES_MAX = 20
 
 

@@ -37,7 +37,7 @@ class Machine(Protocol):
         ...
 
     def shell(self, host: str) -> list[str]:
-        """Return the command to which a program is appended that is to run on a node; empty for this host."""
+        """Return the command that runs the program appended to it on a node; empty for this host."""
         ...
 
 

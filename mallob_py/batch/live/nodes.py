@@ -85,7 +85,7 @@ def read_node_file(path: Path) -> dict[str, int]:
 
 
 class NodeBook:
-    """The known nodes, with gone ones on which jobs still run."""
+    """The known nodes, including gone nodes on which jobs still run."""
 
     def __init__(self, known: Iterable[Node] = ()) -> None:
         self._nodes = {node.name: node for node in known}

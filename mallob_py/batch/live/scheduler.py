@@ -10,7 +10,7 @@ known here, and a resize is an order that a program carries out when it can, or 
 - Slots may be withheld: a withheld slot stays with its job until the job leaves it. A job that needs more
   slots than are offered waits, but the policy does not see it: it sees no job larger than the machine.
 - If jobs are bound to cores, a policy may let them share slots. A malleable job is then malleable at once,
-  because it needs no orders: its number of cores changes, and it keeps all of its slots.
+  because it needs no orders: its number of cores changes, and the job keeps all of its slots.
 - An evolving job requests slots by `wish`; the policy may order them, and otherwise `wishes.grants` does.
   The job releases slots by itself. Once `bound` has said how many slots the job has work for, it is shown
   as malleable within this bound.
@@ -33,7 +33,7 @@ from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.policy import Action, Policy, Reserve, Resize, Running, Share, Start, View, Wake
 from mallob_py.batch.wishes import bounded, grants
 
-#: the time [s] that an overdue job is shown as still running
+#: the remaining run time [s] that policies see of an overdue job
 OVERDUE_S = 5.0
 
 
@@ -70,7 +70,7 @@ Effect = Launch | Rebind | OrderShrink | OrderGrow
 
 
 class _Meter(msgspec.Struct):
-    """The measurement of a job's rate since the job has the same slots: one period to settle, then the rest.
+    """The measurement of a job's rate on its present slots, which begins after one period to settle.
 
     `changed_s`: the time [s] of the first report on these slots; `first`: the first report that counts.
     """
@@ -458,7 +458,7 @@ class LiveScheduler:
         return running
 
     def _refit(self) -> None:
-        """Adapt free slots and queue to changed offered or taken slots."""
+        """Update the free slots and the queue after the offered or the taken slots have changed."""
         taken = self.taken
         self._free[:] = self._offered - taken
         self._view.nodes = len(self._free) + len(taken)

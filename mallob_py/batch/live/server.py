@@ -51,7 +51,7 @@ _KEEPER_POLL_S = 0.05
 _NAMED = 5
 #: the greatest number of silent connections; a further one closes the oldest, so that no job can occupy all
 _SILENT_MAX = 256
-#: the number of jobs ended before the start that are read for the chart
+#: the number of jobs which ended before this start and are read for the chart
 _BARS_AT_START = 200
 
 
@@ -107,7 +107,7 @@ class _Server:
         self._again: asyncio.TimerHandle | None = None
 
     async def run(self) -> int:
-        adopt_orphans()  # of killed keepers
+        adopt_orphans()  # processes whose keepers were killed
         self._restore()
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
@@ -597,10 +597,10 @@ class _Server:
         if wishes.nodes_min > self._nodes.book.most:
             return requests.Refused(f"it needs {wishes.nodes_min} nodes, there are {self._nodes.book.most}")
         if (request.after or request.after_ok) and len(self._held) >= WAITING_MAX:
-            return requests.Refused(f"{WAITING_MAX} jobs wait for others already")
+            return requests.Refused(f"{WAITING_MAX} jobs wait for other jobs already")
         for other in (*request.after, *request.after_ok):
             if not 0 < other < self._next:
-                return requests.Refused(f"there is no job {other} to come after")
+                return requests.Refused(f"there is no job {other} to wait for")
         environment = dict(request.environment)
         if script.ARRAY_TASK in environment:
             environment.setdefault(script.ARRAY_JOB, str(self._next))
@@ -613,7 +613,7 @@ class _Server:
         try:
             job = self._folder.add(submitted, request.script, request.encoding)
         except OSError as error:
-            return requests.Refused(f"it cannot be kept: {error}")
+            return requests.Refused(f"the job cannot be saved: {error}")
         self._next += 1
         entry = self._entries[job.number] = _Entry(job, wishes, submitted.submit_s)
         self._hold(entry, submitted)
@@ -815,7 +815,7 @@ class _Server:
                 return  # the job stays rigid
             if not entry.run.address:
                 entry.run = msgspec.structs.replace(entry.run, address=notice.address)
-                with contextlib.suppress(OSError):  # if it fails, a restart makes the job rigid
+                with contextlib.suppress(OSError):  # without run.json, a restart makes the job rigid
                     self._write_run(entry)
                 self._scheduler.ready(number)
             if isinstance(notice, wire.Wanted):
@@ -834,7 +834,7 @@ class _Server:
             except wire.WireError as error:
                 self._say(f"job {number} {entry.wishes.name}: {error}")
                 return
-            with contextlib.suppress(OSError):  # if it fails, a restart keeps the slot for the job
+            with contextlib.suppress(OSError):  # without run.json, a restart keeps the slot for the job
                 self._write_run(entry)
         self._want_decision()
 

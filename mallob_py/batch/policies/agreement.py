@@ -203,7 +203,7 @@ class Agreement:
                     need -= count
             return
         giving = dict.fromkeys(plans, 0)
-        # The publication counts given nodes as if they had been received.
+        # The paper counts given nodes as if they had been received.
         sign = 1 if self._without_estimates else -1
         for _ in range(need):
             able = [plan for plan in plans if len(plan.nodes) - giving[plan] > keep(plan.job)]
@@ -250,7 +250,7 @@ class Agreement:
         getting = dict.fromkeys(plans, 0)
         for _ in range(len(free)):
             if self._without_estimates:
-                # The publication counts nodes to be received as if they had been given.
+                # The paper counts nodes to be received as if they had been given.
                 plan = min(plans, key=lambda plan: plan.share(-getting[plan]))
                 if len(plan.nodes) == plan.job.high:
                     break

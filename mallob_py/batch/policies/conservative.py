@@ -121,7 +121,9 @@ class Conservative:
         heapq.heappush(self._next, (place_s, job.id))
 
     def _start(self, view: View, actions: list[Action]) -> None:
-        """Start the jobs whose places begin now, if nodes are free: an end at this time may still follow."""
+        """Start the jobs whose places begin now, if nodes are free: a job that ends now may still have
+        them.
+        """
         waiting, due = self._waiting, set[int]()
         while self._next and self._next[0][0] <= view.now_s:
             place_s, number = heapq.heappop(self._next)

@@ -7,13 +7,13 @@ wait, (3) lets malleable jobs grow into nodes that are still free.
 EASY has no extra nodes here: behind the first job that does not fit, another job starts only if it ends, by
 its estimate, before the shadow time of that first job. Estimates hold on any number of nodes.
 
-Where the publication ("paper") and the published program ("code") differ, three settings of `Malleable`
-choose one of them. `start`: paper starts jobs on their smallest number of nodes, code on as many as are free.
-`shrink`: paper shrinks jobs for any waiting job, first the job with most nodes; code only for the first
-waiting job, first the job that can give most nodes. `grow`: with paper, the job with fewest nodes grows
-first; with code, the job that can use most further nodes. A job is not resized within `cooldown_s` of its
-last resize, nor within `ready_s` of its start, nor before it has run for `period_s` (the period of the
-program's loop) after a resize: otherwise it might be resized for ever without working.
+Where the paper and the published program ("code") differ, three settings of `Malleable` choose one of them.
+`start`: paper starts jobs on their smallest number of nodes, code on as many as are free. `shrink`: paper
+shrinks jobs for any waiting job, first the job with most nodes; code only for the first waiting job, first
+the job that can give most nodes. `grow`: with paper, the job with fewest nodes grows first; with code, the
+job that can use most further nodes. A job is not resized within `cooldown_s` of its last resize, nor within
+`ready_s` of its start, nor before it has run for `period_s` (the period of the program's loop) after a
+resize: otherwise it might be resized for ever without working.
 """
 
 from __future__ import annotations

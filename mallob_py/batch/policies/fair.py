@@ -35,7 +35,7 @@ from mallob_py.protocol.volumes import MAX_PRIORITY, MIN_PRIORITY, fair_volumes
 _BY = ("job", "nodes", "user", "queue")
 _ORDERS = ("arrival", "priority")
 _OVERTAKE = ("easy", "any", "none")
-#: the number of parts of a node in which shares are compared with smallest numbers of nodes
+#: the number of parts into which a node is divided, to compare shares with smallest numbers of nodes
 _PARTS = 1 << 16
 
 

@@ -1,14 +1,14 @@
 """MEBF: EASY backfilling that shrinks malleable jobs when nothing is free and expands them when no job waits.
 
-Source: "Malleable backfilling" with the policies Handoff, Spare and Intensive. Our copy lacks the
-pseudo-code, so this module follows the text. At each decision:
+Source: "Malleable backfilling" with the policies Handoff, Spare and Intensive. Our copy of the paper lacks
+the pseudo-code, so this module follows the text. At each decision:
 
 1. Jobs start in the order of arrival: on their preferred number of nodes if enough are free, else on all free
    nodes if these are at least the job's smallest number. The first job that cannot start is the head.
 2. If no job waits: *expand*. Free nodes go to the most scalable jobs first. A job gets all further nodes that
    it can use if they are more than `ratio` times its nodes: 1 (handoff), `spare` (spare), 0 (intensive). Of
    the free nodes and the nodes that jobs have beyond their preferred number, Spare keeps the part `kept` free
-   for jobs to come; the publication does not say which part.
+   for jobs to come; the paper does not say which part.
 3. If no node is free: *shrink*. Jobs that were never resized, the least scalable first, give floor(`share` n)
    of their n nodes but keep their smallest number, until the head can start; then the decision begins again.
 4. If too few nodes are free for the head: other jobs start that do not delay it, as in EASY. If there are

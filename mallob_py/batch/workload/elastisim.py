@@ -1,4 +1,4 @@
-"""Jobs of the simulator ElastiSim (`jobs.json`), in the application model of the PECS 2023 publication.
+"""Jobs of the simulator ElastiSim (`jobs.json`), in the application model of the PECS 2023 paper.
 
 On n nodes, a job runs for flops/speed ((1-p) + p/n) seconds, where p is its `parallel_percentage`. It has
 `divide` iterations of equal work; a malleable job can be resized between two iterations.
@@ -18,7 +18,7 @@ from mallob_py.batch.job import Job, Kind, Truth, Workload
 from mallob_py.batch.simulator import Schedule
 from mallob_py.batch.speedup import Amdahl, Linear
 
-#: the speed of a node in the publication
+#: the speed of a node in the PECS 2023 paper
 FLOPS_PER_S = 1e12
 PUBLISHED_NODES = 128
 #: the shortest run time [s]: rounded, the end of a shorter job could equal its start

@@ -8,7 +8,7 @@ pecs23   Similar to the PECS 2023 workloads (see elastisim.py). All jobs are mal
          two, each as frequent as all smaller ones together; jobs run for an hour and follow Amdahl's law.
 kit      Similar to the trace KIT-FH2-2016, of which no numbers are published: many small short jobs,
          log-normal run times. Its constants are chosen so that 1000 jobs keep 500 nodes busy for about three
-         hours, as in the figures of the MEBF publication. No other property is matched.
+         hours, as in the figures of the MEBF paper. No other property is matched.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ _KIT_LOAD = 1.0
 def kit_shape(jobs: int, nodes: int, seed: int) -> Workload:
     """Generate a workload similar to KIT-FH2's; see the module's docstring.
 
-    Estimates are exact, as in the MEBF publication.
+    Estimates are exact, as in the MEBF paper.
     """
     largest = 2.0**_KIT_LOG2_MAX
     if nodes < largest:

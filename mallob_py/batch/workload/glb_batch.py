@@ -1,9 +1,9 @@
-"""The batches of the ElasticJobScheduler publication: 25 jobs of four parallel programs on 32 nodes.
+"""The batches of the ElasticJobScheduler paper: 25 jobs of four parallel programs on 32 nodes.
 
 Sizes, ranges, weights, arrivals and the required time (800 s, on any number of nodes) are the published ones.
 Run times were published only as a figure. Here, jobs' work is chosen so that all programs run equally long on
 the middle of their rigid sizes, speedup is linear, and a batch has 8 node-hours of work on average (the
-publication's aim). A batch's run times do not depend on the share of malleable jobs.
+paper's aim). A batch's run times do not depend on the share of malleable jobs.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Sizes of jobs in a trace count processors. `MaxProcs` is the machine's number of processors, `MaxNodes` its
 number of nodes. If both are given and all sizes are multiples of MaxProcs/MaxNodes, jobs had whole nodes with
 this number of processors. If not all sizes are multiples, jobs had parts of nodes, so each processor is a
-node here. If only `MaxNodes` is given, it is taken to count what the sizes of jobs count; an excessive load,
-or a job larger than it, shows that it does not.
+node here. If only `MaxNodes` is given, it is assumed to count in the unit of jobs' sizes; an excessive load,
+or a job larger than `MaxNodes`, shows that this is wrong.
 """
 
 from __future__ import annotations

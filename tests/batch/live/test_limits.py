@@ -36,13 +36,13 @@ def _keep(*_: object) -> None:
 
 
 def test_so_many_jobs_may_wait_and_no_more() -> None:
-    assert refusal(server.WAITING_MAX - 1, SCRIPT) == "it cannot be kept: kept"
+    assert refusal(server.WAITING_MAX - 1, SCRIPT) == "the job cannot be saved: kept"
     assert refusal(server.WAITING_MAX, SCRIPT) == "100000 jobs wait already"
 
 
 def test_a_script_may_be_so_long_and_no_longer() -> None:
     padding = "#" * (SCRIPT_MAX_BYTES - len(SCRIPT))
-    assert refusal(0, SCRIPT + padding) == "it cannot be kept: kept"
+    assert refusal(0, SCRIPT + padding) == "the job cannot be saved: kept"
     assert refusal(0, SCRIPT + padding + "#") == f"the script has more than {SCRIPT_MAX_BYTES} bytes"
 
 

@@ -415,7 +415,7 @@ def test_a_submission_that_had_no_room_on_the_disk_is_no_hindrance_to_the_next(m
     scheduler = make("--policy", "fcfs")
     fill_disk(scheduler, True)
     for _ in range(2):
-        with pytest.raises(LiveError, match=r"it cannot be kept: .*File too large"):
+        with pytest.raises(LiveError, match=r"the job cannot be saved: .*File too large"):
             scheduler.submit(RIGID, "echo done\n")
     fill_disk(scheduler, False)
     assert scheduler.ended(scheduler.submit(RIGID, "echo done\n")).state == "exit code 0"
