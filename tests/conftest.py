@@ -25,9 +25,9 @@ settings.load_profile("patient")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A process started in the background of a script ignores SIGINT, as would all its children, the tests'.
+    # A process in the background of a script ignores SIGINT, and so would all processes of the tests.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if _SESSION not in os.environ:  # else these tests are one process of several in a session
+    if _SESSION not in os.environ:  # otherwise another process has begun this session of tests
         os.environ[_SESSION] = config.stash[_FOUNDED] = uuid.uuid4().hex
 
 

@@ -20,7 +20,7 @@ class FakeContext(WorkerContext):
         self.payload = payload
         self.configuration = configuration
         self.threads = 1
-        #: descriptor that is readable once `ring` was called, and the descriptor that `ring` writes to
+        #: descriptor that becomes readable when `ring` is called, and the descriptor that `ring` writes to
         self._quiet_fd, self._other_fd = os.pipe()
 
     def __del__(self) -> None:
@@ -28,7 +28,7 @@ class FakeContext(WorkerContext):
         os.close(self._other_fd)
 
     def ring(self) -> None:
-        """Make `fileno()` readable, as news would."""
+        """Make `fileno()` readable, as a message would."""
         os.write(self._other_fd, b"!")
 
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 #: variable with the name of the step of `.ci/run` that runs the tests
 STEP_VARIABLE = "MALLOB_PY_SKIPS"
-#: entry of the list for skips whose reason is the machine, and no step
+#: entry of the list for skips that depend on the machine, not on the step
 MACHINE = "machine"
 
 

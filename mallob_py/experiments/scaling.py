@@ -301,6 +301,6 @@ def run(folder: Path) -> None:
     columns = {name: name for name in ("time [s]", "speedup", "loans")}
     output.tables(
         [grid("A tree of UTS's kind on 1 to 16 workers", "tree", rows, columns, cell)],
-        f"a ± b is a mean over {SEEDS} trees with its 95 % interval. Workers begin when their layer of the job"
-        " tree does: the start of processes is not in it.",
+        f"a ± b is a mean over {SEEDS} trees with its 95 % interval. Workers begin when their layer of the"
+        " job tree does: the start of processes is not in it.",
     )

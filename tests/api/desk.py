@@ -19,7 +19,7 @@ FAILED = {"error": {"field": "application", "message": "ValueError: no"}, "resul
 
 
 class Desk:
-    """A service's folder from the service's side, and a client of the folder."""
+    """A stand-in for a service, which reads and writes the service's folder, and a client of the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.directory = JobDirectory(folder / "api", tmp_dir=folder)

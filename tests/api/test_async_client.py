@@ -1,4 +1,4 @@
-"""The client for asyncio: answers, cancellation, and threads, on a service played by hand."""
+"""The client for asyncio: answers, cancellation, and threads, on a service that the test plays."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ def client_of(desk: Desk) -> AsyncClient:
 
 
 async def taken(desk: Desk, count: int) -> list[Any]:
-    """The next job files and their fields."""
+    """Return the next job files and their fields."""
     return [await asyncio.to_thread(desk.take) for _ in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Which call is where: whatever workers do, each call has one outcome, and all have one in the end."""
+"""The book of calls: whatever workers do, every call gets exactly one outcome."""
 
 import random
 
@@ -9,7 +9,9 @@ from mallob_py.api.calls.book import LOSSES_MAX, OVERDUE_S, SILENT_S, Assignment
 
 
 class Play:
-    """A book and workers at random: they answer in part, give back, are lost, go away and come back."""
+    """A book, and workers that at random answer some calls, give calls back, are lost, go away and come
+    back.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -81,14 +83,14 @@ class Play:
         self.away.discard(worker)
 
     def go(self, worker: int) -> None:
-        """Another one tells that it has its place now."""
+        """Suspend all workers but another one, which reports a volume of 1."""
         others = [each for each in self.workers if each != worker]
         if others:
             self.book.place(others[0], 0, 1, self.now)
             self.away = {each for each in self.workers if each != others[0]}
 
     def come(self, worker: int) -> None:
-        """The job has grown, and tells so."""
+        """Let the worker come back: it reports a volume of 1000."""
         self.book.place(worker, 0, 1000, self.now)
         self.book.place(worker, 100 + worker, 1000, self.now)
         self.away.discard(worker)
@@ -222,7 +224,7 @@ def test_who_joins_beyond_the_number_of_workers_that_the_root_tells_gets_no_call
     book.join(1, 0.0)
     book.place(1, 0, 1, 0.0)
     book.join(2, 0.0)
-    book.place(2, 1, 2, 0.0)  # it does not know yet that it is one too many
+    book.place(2, 1, 2, 0.0)  # worker 2 does not know yet that the volume is 1
     book.lose(1)
     book.add(group)
     assert assigned(book) == []

@@ -17,7 +17,7 @@ HERE = socket.gethostname()
 
 
 class Worker:
-    """A worker that only notes what it gets."""
+    """A worker that only records the messages it gets."""
 
     def __init__(self, host: str = "far", pid: int = 1) -> None:
         self.host, self.pid = host, pid
@@ -27,7 +27,7 @@ class Worker:
         self.got.append((message, *buffers))
 
     def takes(self) -> Any:
-        """What came since the last look."""
+        """Return the messages that came since the last call."""
         got, self.got = self.got, []
         return got
 

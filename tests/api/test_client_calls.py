@@ -1,4 +1,4 @@
-"""What the Python client tells of jobs and services, and how it is an executor."""
+"""The Python client: what it reports of jobs and services, and its use as an executor."""
 
 import concurrent.futures
 import json

@@ -1,4 +1,4 @@
-"""A client looks at replies that are new, however many it waits for and however many are old."""
+"""A client reads only new replies, however many replies it awaits and however many old ones exist."""
 
 import errno
 import os
@@ -30,14 +30,14 @@ def watching(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """Of a service that has ended, and answers when we say so."""
+    """Return the folder for replies of a service that has ended; the test writes the replies."""
     JobDirectory(tmp_path / "api", tmp_dir=tmp_path).close()
     return tmp_path / "api/jobs.0/out"
 
 
 @pytest.fixture
 def client(out: Path, watching: str) -> Iterator[Client]:
-    with Client(out.parents[1], user="u", service_timeout_s=None) as one:  # nobody serves in these tests
+    with Client(out.parents[1], user="u", service_timeout_s=None) as one:  # no service runs in these tests
         yield one
 
 
@@ -48,7 +48,7 @@ def publish(path: Path, code: int = 20) -> None:
 
 
 class Looks:
-    """Counts what the thread of a client does: its turns, and the calls that look at files of replies."""
+    """Counts the turns of a client's thread, and its calls that read files of replies."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.turns = 0
@@ -82,7 +82,7 @@ def test_thousands_of_jobs_that_wait_cost_no_look_at_their_files(
         publish(out / f"u.j{number}.json")
         assert futures[number].result(DEADLINE_S).satisfiable is False
     assert looks.at == {"u.j7.json", "u.j1999.json"}
-    for future in futures:  # so that nobody interrupts them one by one
+    for future in futures:  # otherwise the client would interrupt the jobs one by one
         if not future.done():
             future.set_running_or_notify_cancel()
 
@@ -97,7 +97,7 @@ def test_a_reply_that_comes_at_once_is_seen(client: Client, out: Path) -> None:
 def test_a_name_is_free_when_its_job_has_its_answer(client: Client, out: Path) -> None:
     again: list[Future[Answer]] = []
 
-    def ask_again(_: Future[Answer]) -> None:  # in the thread that has found the reply
+    def ask_again(_: Future[Answer]) -> None:  # called in the thread that has found the reply
         again.append(client.submit([[1]], name="a"))
 
     future = client.submit([[1]], name="a")
@@ -133,7 +133,7 @@ def test_a_client_short_of_descriptors_reads_replies_later_and_misses_no_service
 def test_an_older_reply_of_that_name_is_left_alone(client: Client, out: Path) -> None:
     publish(out / "u.a.json", code=10)
     future = client.submit([[1]], name="a")
-    publish(out / "u.other.json")  # something new to look at
+    publish(out / "u.other.json")  # another new file
     other = client.submit([[1]], name="b")
     publish(out / "u.b.json")
     other.result(DEADLINE_S)

@@ -1,4 +1,6 @@
-"""CPMpy's comparisons of two integers as clauses: they hold for the values for which the comparison does."""
+"""CPMpy's comparisons of two integers as clauses: the clauses hold for exactly the values for which the
+comparison holds.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,15 @@ def encoding_of(variable: Any, *, is_direct: bool) -> Any:
 
 
 def integers_of(encodings: list[Any]) -> Any:
-    from mallob_py.api.cpmpy_pairs import Integers  # which imports CPMpy
+    from mallob_py.api.cpmpy_pairs import Integers  # here, because it imports CPMpy
 
     return Integers({str(number): encoding for number, encoding in enumerate(encodings)})
 
 
 def true_names(encoding: Any, low: int, value: int, *, is_direct: bool) -> set[str]:
-    """Of the literals: one for each value, or for each value but the first, which says that it is no less."""
+    """Return the true literals if the integer has this value: one literal per value, or one per lower
+    bound.
+    """
     names = [literal.name for literal in encoding.vars()]
     return {names[value - low]} if is_direct else set(names[: value - low])
 
@@ -79,7 +83,7 @@ def test_what_is_no_sum_of_two_numbers_is_left_to_others() -> None:
     encodings = [encoding_of(one, is_direct=True) for one in cp.intvar(0, 3, shape=3)]
     integers = integers_of(encodings)
     alone = list(encodings[0].vars())
-    assert integers.clauses([1] * 4, alone, "==", 1) is None  # which says that the integer has one value
+    assert integers.clauses([1] * 4, alone, "==", 1) is None  # says only that the integer has one value
     of_all = [literal for encoding in encodings for literal in encoding.vars()]
     assert integers.clauses([1] * 12, of_all, "<=", 5) is None
 

@@ -1,4 +1,4 @@
-"""Whose bytes are unpickled: the own user's, and those of a user who was named."""
+"""An executor unpickles bytes of its own user and of a user named as trusted, of no other."""
 
 import os
 import socket
@@ -27,7 +27,7 @@ class _Context:
 
 
 class _Jobs:
-    """Keeps what would be submitted."""
+    """A stand-in for a client that keeps the fields of the submitted job."""
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
@@ -40,7 +40,7 @@ class _Jobs:
 
 
 def _folder_of_nobody(folder: Path) -> Path:
-    """An api folder that another user has made, with the lock that a service would hold."""
+    """Return an api folder made by another user, with the lock that a service would hold."""
     api_dir = folder / ".api"
 
     def make() -> None:

@@ -1,4 +1,6 @@
-"""Every kind of formula object at every entry point: all of it is handed in, or a sentence says no."""
+"""Every kind of formula object at every entry point: the whole formula is handed in, or it is refused with a
+sentence.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -19,12 +21,12 @@ SOFT = [(4, [1]), (5, [-3])]
 
 
 class Handed(BaseException):
-    """What a job file asks for: the content of its formula, its assumptions."""
+    """Raised instead of handing a job in: the content of its formula, and its assumptions."""
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client whose jobs are raised instead of being handed in."""
+    """Yield a client that raises each job as `Handed` instead of handing it in."""
     folder = tmp_path_factory.mktemp("formulas")
     directory = JobDirectory(folder / "api", tmp_dir=folder)
 
@@ -132,7 +134,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "an array with three": lambda: np.ones((1, 1, 1), dtype=int),
     "clauses of unlike objects": lambda: np.array([[1], [1, 2]], dtype=object),
 }
-#: what a job file names or holds as it is
+#: input that goes into a job without conversion -> its content in the job file
 CONTENT: dict[str, Callable[[Path], Any]] = {
     "bytes": lambda path: path.read_bytes(),
     "a bytearray": lambda path: bytearray(path.read_bytes()),
@@ -270,7 +272,7 @@ def add_to_ipamir(client: Client, literals: Any) -> None:
     solver.solve()
 
 
-#: how literals are given, and the formula and assumptions that are handed in then
+#: method that takes literals -> how to call it, and the formula and the assumptions handed in
 OF_LITERALS: dict[str, tuple[Callable[[Client, Any], Any], Any, list[int]]] = {
     "solve": (lambda client, literals: client.solve([[1]], literals), [1, 0], [1, -2]),
     "solve of a solver": (lambda client, given: IncrementalSolver(client).solve(given), [], [1, -2]),

@@ -1,4 +1,4 @@
-"""The thread of an executor: whoever calls it is heard."""
+"""The thread of an executor handles every call from other threads."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ from mallob_py.api.calls.hub import Hub
 
 
 class _NoClient:
-    """Nothing is submitted."""
+    """A client that submits nothing."""
 
     def close(self) -> None: ...
 

@@ -71,7 +71,7 @@ def test_a_group_is_awaited_until_the_history_has_all_of_it(
     unanswered = [desk.take()]
 
     def is_running(api_dir: Path, client: int = 0) -> bool:
-        """Who waits asks for this after each look."""
+        """Stand in for the check whether a service runs, which a waiting client makes after each poll."""
         if unanswered:
             incoming, fields = unanswered.pop()
             desk.say(SAT)(incoming, fields)

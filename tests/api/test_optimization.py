@@ -1,4 +1,4 @@
-"""Objectives as users give them: of Python's integers and of numpy's, whose negation may not fit."""
+"""Objectives given in Python's integers, or in numpy's, whose negation may overflow."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Ranks of an executor's own, without ranks."""
+"""The part of an executor that starts ranks of its own, tested without ranks."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a session of Python shows: answers in a few words, and what to install."""
+"""What an interactive Python session shows: answers in a few words, and which package to install."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What notebooks show: escaped tables, and bars that count what is done in the thread of the iteration."""
+"""What notebooks show: escaped tables, and bars that are updated in the thread of the iteration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mallob_py.service.telemetry.status import ServiceStatus, write_status
 
 
 class FakeTqdm:
-    """Notes what a bar of tqdm would show."""
+    """Records what a bar of tqdm would show."""
 
     bars: list[FakeTqdm]
 
@@ -60,7 +60,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def html_of(shown: object) -> str:
-    """What IPython asks an object for."""
+    """Return an object's HTML, as IPython does."""
     return str(getattr(shown, "_repr_html_")())  # noqa: B009
 
 

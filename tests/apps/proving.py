@@ -14,7 +14,7 @@ from mallob_sat.formula import Formula
 from mallob_sat.portfolio import Strategy
 from mallob_sat.proofs import ProofRequest, solve_with_proof
 
-#: folder in memory, on which hundreds of proofs are flushed at once
+#: folder in memory, where flushing hundreds of proofs takes no time
 _MEMORY = "/dev/shm"
 
 
@@ -30,7 +30,7 @@ def payload_of(clauses: Sequence[Sequence[int]], configuration: Mapping[str, obj
 
 
 def prove(clauses: Sequence[Sequence[int]], proof: Path, strategy: Strategy, form: str = "lrat") -> int:
-    """Solve a formula with a proof; return the code of the answer."""
+    """Solve a formula and write a proof; return the code of the answer."""
     configuration = {"proof": str(proof), "proof-format": form}
     payload = payload_of(clauses, configuration)
     request = ProofRequest.from_configuration(configuration)

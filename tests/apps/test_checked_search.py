@@ -1,4 +1,6 @@
-"""Jobs with checked answers: what they need and refuse, and searches whose every step a checker follows."""
+"""Jobs with checked answers: what they need and refuse, and searches of which a checker repeats every
+step.
+"""
 
 import random
 import signal
@@ -75,7 +77,7 @@ def checked_race(context: FakeContext, formula: Formula, strategy: Strategy, tur
 @pytest.mark.parametrize("name", NATIVE_SOLVERS)
 @pytest.mark.parametrize("seed", seeds(4))
 def test_answers_of_all_inprocessing_are_confirmed(seed: int, name: str, context: FakeContext) -> None:
-    """With and without assumptions; no true step is refuted."""
+    """The checker must confirm every step, with and without assumptions."""
     rng = random.Random(seed)
     for number in range(8):
         n_vars = rng.randint(20, 120)
@@ -115,7 +117,7 @@ def test_odd_formulas_are_answered(name: str, clauses: list[list[int]], context:
 
 
 class Exchange:
-    """Hands every search's clauses to the others, and remembers them."""
+    """Gives the clauses of each search to the other searches, and remembers the clauses."""
 
     def __init__(self) -> None:
         self.all = [Clauses.none()]
@@ -157,7 +159,7 @@ def test_searches_that_exchange_are_confirmed_and_their_clauses_signed(
 @needs_library
 def test_a_clause_without_a_true_signature_ends_the_search(context: FakeContext) -> None:
     formula = formula_of(generate.pigeonhole(12).clauses)
-    # Of all variables, as the search passes over clauses of those that it has eliminated by then.
+    # False clauses for all variables: the search ignores clauses with eliminated variables.
     units = clauses_of([[literal] for v in range(1, formula.n_vars + 1) for literal in (v, -v)])
     false = replace(units, signatures=np.zeros((len(units), 16), np.uint8))
 

@@ -1,4 +1,5 @@
-"""The checker of derivations: it signs what follows, and none of some two hundred lies of eight kinds.
+"""The checker of derivations: it signs clauses that follow, and refuses some two hundred false steps of eight
+kinds.
 
 The derivations are real ones (of PySAT's CaDiCaL), with a variable G added to each clause of the formula and
 of the derivation. The formula has a model then (G is true), so a clause without G is a lie for certain.
@@ -33,7 +34,7 @@ DEADLINE_S = 60.0
 
 @dataclass(frozen=True)
 class Step:
-    """A clause and its hints, or IDs to delete."""
+    """A step of a derivation: a clause and its hints, or the IDs of clauses to delete."""
 
     id: int
     clause: tuple[int, ...] = ()
@@ -57,20 +58,20 @@ class Derivation:
         return formula_of(self.clauses)
 
     def additions(self) -> list[int]:
-        """Positions of steps that add a clause by hints."""
+        """Return the positions of the steps that add a clause by hints."""
         return [at for at, step in enumerate(self.steps) if step.hints]
 
 
 @dataclass(frozen=True)
 class Told:
-    """What the checker has said: its verdict, and the clauses that it has passed on."""
+    """The checker's output: its verdict, and the clauses that it has passed on."""
 
     verdict: bytes
     shared: Clauses
 
     @property
     def reason(self) -> str:
-        """Of a refusal; there must be one."""
+        """Return the reason of the checker's refusal, which must exist."""
         assert self.verdict[:1] == b"E", self.verdict
         return self.verdict[1:].decode()
 
@@ -116,7 +117,7 @@ def told(seal: Seal, formula: Formula, *steps: bytes) -> Told:
 
 @cache
 def refutation(seed: int) -> Derivation:
-    """A derivation of the unit clause G from clauses with G."""
+    """Return a derivation of the unit clause G from clauses that contain G."""
     rng = random.Random(seed)
     while True:
         variables = range(1, N_VARS + 1)
@@ -162,7 +163,7 @@ def encoded(steps: Iterable[Step]) -> list[bytes]:
 
 
 def shared_clause(rng: random.Random, derivation: Derivation, seal: Seal) -> tuple[list[int], bytes]:
-    """A derived clause as another worker gets it, with its signature."""
+    """Return a derived clause as another worker gets it, and the clause's signature."""
     at = rng.choice(derivation.additions())
     steps = encoded(derivation.steps[: at + 1])
     found = told(seal, derivation.formula, *steps, share([derivation.steps[at].id])).shared
@@ -304,7 +305,9 @@ def told_unloaded(seal: Seal, step: bytes) -> str:
 
 @pytest.mark.parametrize("size", [*range(5), 111, 112, 113, 127, 128, 129, 255, 256, 257, 1000])
 def test_signatures_are_those_of_another_blake2b(size: int) -> None:
-    """By the second reader, which signs the literals of a formula: 4 bytes for each and 4 for each 0."""
+    """Signatures are made by `mallob-check read`, which signs a formula's literals and zeros, 4 bytes
+    each.
+    """
     key = random.Random(size).randbytes(16)
     literals = [number % 50 + 1 for number in range(size)] + ([0] if size else [])
     text = f"p cnf 50 {int(size > 0)}\n{' '.join(map(str, literals))}\n"

@@ -1,4 +1,4 @@
-"""CryptoMiniSat, where it is installed: right answers, and the first to be tried on parity problems."""
+"""CryptoMiniSat, where it is installed: its answers are right, and it is tried first on parity problems."""
 
 import random
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def test_random_formulas_get_the_answer_of_brute_force(seed: int) -> None:
             continue
         formula = assuming(clauses, n_vars, assumptions)
         strategy = Strategy("cryptominisat", renaming_seed=rng.choice((None, 1)))
-        result = CryptoMiniSatSearch(formula, strategy).run()  # checks models itself
+        result = CryptoMiniSatSearch(formula, strategy).run()  # `run` checks the model
         solution = np.asarray(result.solution).tolist()
         assert result.code == (10 if is_satisfiable([*clauses, *([x] for x in assumptions)], n_vars) else 20)
         if result.code == 20:
@@ -74,7 +74,7 @@ def test_models_have_variables_that_never_occur() -> None:
 
 @needs_cryptominisat
 def test_parity_problems_are_its_own() -> None:
-    """This one takes CaDiCaL 20 seconds."""
+    """CryptoMiniSat wins on a parity problem that takes CaDiCaL 20 seconds."""
     result = run(generate.parity(44, 1).clauses)
     assert (result.code, result.fields["solver"]) == (20, "cryptominisat")
 

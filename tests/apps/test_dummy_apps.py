@@ -1,4 +1,4 @@
-"""The applications without a computation."""
+"""The applications NOOP and SLEEP, which compute nothing."""
 
 import subprocess
 import sys

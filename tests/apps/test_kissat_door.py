@@ -1,4 +1,6 @@
-"""Kissat through its door: answers and what it gives away are right, whatever comes in that follows."""
+"""Kissat with shared clauses: with any implied clauses from outside, its answers and own clauses are
+right.
+"""
 
 import os
 import random
@@ -18,10 +20,10 @@ from mallob_sat.portfolio import Portfolio, Strategy, Trade
 from mallob_sat.search import UNDISTURBED_S, Search, trade_of
 from mallob_sat.solvers import Solver, Verdict
 
-#: more of them in a long run
+#: number of formulas per test; a long run sets a larger number
 FORMULAS = int(os.environ.get("MALLOB_PY_FORMULAS", "60"))
 Clause = list[int]
-#: everything that changes clauses begins at once, and restarts come after each conflict
+#: options with which all inprocessing begins at once, and a restart follows each conflict
 _EAGER = {
     "restartint": 1, "restartmargin": 0, "eliminateint": 10, "eliminateinit": 0, "probeint": 2,
     "probeinit": 0, "rephaseint": 10, "rephaseinit": 10, "modeinit": 10, "reduceint": 5, "chronolevels": 0,
@@ -34,7 +36,9 @@ def signed(choose: random.Random, variables: Sequence[int]) -> Clause:
 
 
 def gates(choose: random.Random, variables: Sequence[int]) -> Iterator[Clause]:
-    """Conjunctions, XORs, selections, at-most-ones, and products that factoring shortens."""
+    """Yield clauses of gates: conjunctions, XORs, selections, at-most-ones, products that factoring
+    shortens.
+    """
     for _ in range(choose.randint(2, len(variables))):
         x, a, b, c = signed(choose, choose.sample(variables, 4))
         yield from choose.choice(
@@ -56,7 +60,7 @@ def clauses_over(choose: random.Random, variables: Sequence[int]) -> list[Clause
     ratio = choose.uniform(0, 2.5) if found else choose.uniform(3, 5)
     found += [signed(choose, choose.sample(variables, 3)) for _ in range(int(ratio * len(variables)))]
     if choose.random() < 0.2:
-        found.insert(0, [variables[0]])  # variables beside it may occur in no clause that is kept
+        found.insert(0, [variables[0]])  # other variables then may occur in no kept clause
     return found or [[variables[0]]]
 
 
@@ -85,7 +89,7 @@ def run(
     choose: random.Random,
     variable_max: int | None = None,
 ) -> Run:
-    """Let kissat decide it while foreign clauses come in at restarts."""
+    """Let kissat decide the formula while foreign clauses come in at restarts."""
     stream = ProofStream(60, variable_max or formula.n_vars, Solver.has_binary_proof("kissat404"))
     solver = Solver("kissat404")
     for name, value in options.items():
@@ -119,7 +123,7 @@ def assert_model_is_right(found: Run, formula: Formula) -> None:
 
 
 def columns(n_vars: int) -> list[NDArray[np.bool_]]:
-    """The values of each variable in all assignments."""
+    """Return the values of each variable in all assignments."""
     assignments = np.arange(1 << n_vars)
     return [assignments >= 0] + [(assignments >> bit & 1).astype(bool) for bit in range(n_vars)]
 
@@ -143,7 +147,7 @@ def test_on_small_formulas_all_that_goes_out_holds_in_all_models_and_answers_are
     for seed in range(FORMULAS):
         choose = random.Random(seed)
         n_vars = choose.randint(9, 13)
-        # the last ones may not occur: variables of kissat's own could be taken for them
+        # the last variables may occur nowhere: kissat's own variables could be mistaken for them
         clauses = clauses_over(choose, range(1, n_vars + 1 - choose.choice((0, 2))))
         formula = replace(formula_from_list(flat(clauses)), n_vars=n_vars)
         values = columns(n_vars)
@@ -163,7 +167,9 @@ def test_on_small_formulas_all_that_goes_out_holds_in_all_models_and_answers_are
 
 
 def test_variables_of_its_own_are_never_taken_for_the_formulas() -> None:
-    """Products of sums get variables that stand for the sums. The formula's last variables occur nowhere."""
+    """Kissat introduces variables for sums; the formula's last variables occur nowhere, so both could be
+    mixed up.
+    """
     choose = random.Random(5)
     hard = generate.uniform(120, 480, 5).clauses
     products = [[one, -other] for one in range(1, 9) for other in range(60, 80)]
@@ -255,7 +261,7 @@ def test_time_between_restarts_is_that_of_the_processor(monkeypatch: pytest.Monk
 
 
 def restarts_if(wish: Callable[[int], bool] | None, **options: int) -> int:
-    """How often kissat restarts if it is told at each restart whether to have no stable phases."""
+    """Return how often kissat restarts if `wish` says at each restart whether stable phases are off."""
     solver = Solver("kissat404")
     for name, value in options.items():
         solver.set_option(name, value)
@@ -278,12 +284,14 @@ def test_it_has_stable_phases_unless_others_are_wanted() -> None:
     both, focused = restarts_if(None), restarts_if(lambda _: True)
     assert restarts_if(lambda _: False) == both < focused
     assert both < restarts_if(lambda restart: restart < 100) < focused
-    for first in (124, 130, 136, 142):  # in the third of these a stable phase has begun, and is let end
+    for first in (124, 130, 136, 142):  # at 136, a stable phase has begun, which must end
         assert restarts_if(lambda restart, first=first: restart >= first) >= both  # type: ignore[misc]
 
 
 def test_what_inprocessing_derives_that_every_kissat_repeats_is_not_given_away() -> None:
-    """Else 3400 clauses are given away here, most of them resolvents of eliminated variables."""
+    """Without this rule, kissat would give away 3400 clauses here, mostly resolvents of eliminated
+    variables.
+    """
     eager = {"eliminateinit": 0, "eliminateint": 10, "probeinit": 0, "preprocess": 0, "fastel": 0}
     strategy = Strategy("kissat404", tuple(eager.items()), trade=Trade.GIVES)
     search = Search(formula_from_list(flat(generate.factoring(1022117).clauses)), strategy)
@@ -360,11 +368,11 @@ def test_its_conflicts_are_counted() -> None:
     solver.at_restarts(lambda: seen.append(solver.conflicts), 0.0)
     assert solver.solve() is Verdict.UNSATISFIABLE
     assert seen == sorted(seen)
-    assert 0 < len(seen) <= seen[-1] <= solver.conflicts  # a restart comes after a conflict or more
+    assert 0 < len(seen) <= seen[-1] <= solver.conflicts  # at least one conflict precedes each restart
 
 
 class PhasesWanted:
-    """What a search asks of its solver at restarts."""
+    """A stand-in for a solver that records what the search orders at restarts."""
 
     removed = conflicts = 0
 

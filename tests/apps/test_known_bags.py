@@ -101,7 +101,7 @@ def test_input_is_refused() -> None:
         QueensApplication().read(JobInput(files=["x"]))
 
 
-#: by n: sum, largest, vertex
+#: n -> sum of all centralities, largest centrality, its vertex
 BETWEENNESS = {8: (148019, 3315.110595, 4), 10: (2524531, 48373.625235, 0)}
 
 
@@ -120,7 +120,7 @@ def test_betweenness_is_known(n: int) -> None:
 
 
 def shared(application: BagApplication, payload: Any, configuration: dict[str, int], seed: int) -> Any:
-    """The result after bags have been worked on in parts, split and merged at random."""
+    """Return the result after bags were processed in parts, split and merged at random."""
     rng = random.Random(seed)
     bags, total = [application.first_bag(payload, configuration)], None
     while bags:
@@ -129,7 +129,7 @@ def shared(application: BagApplication, payload: Any, configuration: dict[str, i
         result = bag.take_result()
         total = result if total is None else application.fold(total, result)
         data = bag.to_bytes()
-        if rng.random() < 0.1:  # its worker dies
+        if rng.random() < 0.1:  # another worker continues the bag
             bag = application.bag_from_bytes(data, payload, configuration)
         for given in bag.split_into(rng.randrange(3)):
             bags.append(application.bag_from_bytes(given.to_bytes(), payload, configuration))
@@ -180,7 +180,7 @@ def test_hits_do_not_depend_on_who_draws_them() -> None:
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     hits = emptied(application.first_bag({}, configuration), count=3)
     assert hits == 1287679
-    # Arrays of a whole chunk are mapped anew each time: 220 pages a chunk.
+    # Without reuse of memory, the arrays of each chunk would cause 220 page faults.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults < 50 * 50
     for seed in range(3):
         assert shared(application, {}, configuration, seed) == hits

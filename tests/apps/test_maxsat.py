@@ -1,4 +1,6 @@
-"""MaxSAT: each search alone, and workers together, find what trying all assignments finds."""
+"""MaxSAT: each search alone, and workers together, find the least cost, as found by trying all
+assignments.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def text_of(hard: list[list[int]], soft: list[tuple[int, list[int]]]) -> bytes:
 
 
 def least_cost(hard: list[list[int]], soft: list[tuple[int, list[int]]]) -> int | None:
-    """By trying all assignments."""
+    """Return the least cost, found by trying all assignments."""
     best = None
     for signs in itertools.product((False, True), repeat=N_VARS):
 
@@ -104,7 +106,7 @@ def test_from_above_and_between(formula: Any, kind: type[AtMost], split: float) 
     st.sampled_from(("glucose4", "cadical195")),
 )
 def test_from_above_on_what_cores_leave(formula: Any, turns: int, choose: random.Random, engine: str) -> None:
-    """Both searches have one solver, and the one from above begins at any moment of the other."""
+    """Both searches share one solver; the search from above begins at any moment of the search from below."""
     problem = problem_of(*formula)
     bounds = Bounds(problem)
     with pytest.MonkeyPatch.context() as patch:
@@ -121,7 +123,7 @@ def test_from_above_on_what_cores_leave(formula: Any, turns: int, choose: random
 
 
 def test_a_core_is_made_smaller_for_so_many_conflicts_in_all() -> None:
-    """Not for so many with each question: a core of many literals would cost more than all the rest."""
+    """The limit holds for all questions about a core together: otherwise a large core would cost too much."""
     problem = problem_of([], [(weight, [weight]) for weight in range(1, N_VARS + 1)])
 
     class Hesitant(Oracle):
@@ -147,7 +149,7 @@ def test_a_core_is_made_smaller_for_so_many_conflicts_in_all() -> None:
     ("seed", "turns"),
     [
         *((turns, turns) for turns in (3, 90, 110, 140, 180, 250)),
-        *((0, 91), (2, 122), (3, 128), (6, 143), (6, 189), (10, 209)),  # while a core is counted
+        *((0, 91), (2, 122), (3, 128), (6, 143), (6, 189), (10, 209)),  # while a core's sum is encoded
     ],
 )
 def test_what_cores_leave_is_what_a_better_solution_costs(
@@ -156,7 +158,7 @@ def test_what_cores_leave_is_what_a_better_solution_costs(
     monkeypatch.setattr("mallob_maxsat.oracle.SLICE_S", 0.0)
     problem = Problem(read_wcnf(hard_one(seed, n_vars=7, n_clauses=70)[0], "f").to_payload())
     bounds = Bounds(problem)
-    monkeypatch.setattr(bounds, "found", lambda model: False)  # so that all solutions are better ones
+    monkeypatch.setattr(bounds, "found", lambda model: False)  # so every solution counts as better
     below = CoreGuided(problem, bounds, Oracle(problem, "glucose4"))
     for _ in itertools.islice(below.run(), turns):
         pass
@@ -204,7 +206,7 @@ def _answer(asking: Any) -> Any:
 
 
 def hard_one(seed: int, n_vars: int = 20, n_clauses: int = 110) -> tuple[bytes, int]:
-    """A formula that takes a moment, and its least cost, found from above."""
+    """Return a formula that takes some time, and its least cost, found from above."""
     choose = random.Random(seed)
     lines = []
     for _ in range(n_clauses):
@@ -270,7 +272,7 @@ def test_compiled_flips_are_the_same_flips() -> None:
 
 
 def _with_numbers(count: int, values: int) -> Problem:
-    """So many numbers from 1 on; literal `number * values + k` says that one is above k, at a cost."""
+    """Return a problem of `count` numbers: literal number * values + k costs, and says that it is above k."""
     hard = [[-(v + 1), v] for v in range(1, count * values) if v % values]
     return problem_of(hard, [(1 + v % 3, [-v]) for v in range(1, count * values + 1)])
 
@@ -281,7 +283,7 @@ def test_a_neighbourhood_keeps_all_of_what_bounds_a_number_or_nothing() -> None:
     nearby, sizes = Neighbourhoods(problem, 1), set()
     for _ in range(40):
         kept = nearby.kept(model)
-        if max(kept, default=0) < 0:  # else all but what lies together is kept
+        if max(kept, default=0) < 0:  # otherwise the neighbourhood keeps all literals but consecutive ones
             numbers = {(-literal - 1) // 5 for literal in kept}
             assert sorted(kept) == sorted(
                 -v for number in numbers for v in range(number * 5 + 3, number * 5 + 6)
@@ -296,7 +298,7 @@ def test_soft_literals_that_all_hang_together_bound_no_numbers() -> None:
     problem = _with_numbers(1, 30)
     nearby = Neighbourhoods(problem, 1)
     sizes = {len(nearby.kept(np.arange(-1, -31, -1, dtype=np.int32))) for _ in range(20)}
-    assert sizes == {10, 27}  # all but 20, or nine in ten of the soft ones
+    assert sizes == {10, 27}  # all but 20 soft literals, or nine tenths of them
 
 
 @pytest.mark.parametrize("index", range(ROLES_MAX))
@@ -314,7 +316,7 @@ def test_every_role_ends_with_the_least_cost(index: int) -> None:
 
 
 class Member(WorkerContext):
-    """One of several workers in one thread, whose messages wait for its next poll."""
+    """A worker that shares one thread with other workers; its messages wait for its next poll."""
 
     job, chain, revision, threads, configuration = 1, 0, 0, 1, {}
 
@@ -451,17 +453,17 @@ def test_workers_that_tell_each_other_agree_on_the_least_cost(seed: int) -> None
 
 
 def test_what_solvers_learn_holds_for_all_better_solutions() -> None:
-    """How much they learn before the bounds meet differs from run to run."""
+    """Several seeds are tried, because the number of learned clauses differs from run to run."""
     assert sum(map(_clauses_that_hold, (0, 1, 2, 3, 5, 7))) > 0
 
 
 def _clauses_that_hold(index: int) -> int:
-    """Return how many clauses were told while bounds were found, each of which was checked."""
+    """Return how many clauses the search passed on while it found bounds; each clause is checked."""
     text, _ = hard_one(index, n_vars=13, n_clauses=120)
     text += b"\nh 1 2 0\nh -3 4 5 0\nh -6 -7 8 0"
     problem = Problem(read_wcnf(text, "f").to_payload())
     signs = np.arange(2**13)[:, None] >> np.arange(13) & 1
-    # Each assignment with the variables of the soft clauses, which tell whether these are false.
+    # Each assignment, extended by the variables that say which soft clauses are false.
     whole = np.zeros((2**13, problem.n_all + 1), np.bool_)
     whole[:, 1:14] = signs
     for clause in problem.relaxed:

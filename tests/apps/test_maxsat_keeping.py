@@ -1,4 +1,4 @@
-"""What one root has found is where the next one goes on, of the same formula only."""
+"""A new root continues from what the former root has found, if the formula is the same."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Native searches as workers run them: in children, with clauses going in and out."""
+"""Native searches as workers run them: in child processes, with clauses from and to other workers."""
 
 from collections.abc import Collection, Iterator
 
@@ -34,7 +34,7 @@ def context() -> FakeContext:
 
 
 class Exchange:
-    """Hands every search's clauses to the others, and remembers them."""
+    """Gives the clauses of each search to the other searches, and remembers the clauses."""
 
     def __init__(self) -> None:
         self.all: list[Clauses] = [Clauses.none()]
@@ -106,7 +106,7 @@ def test_clauses_cross_over_between_searches_that_know_other_names(context: Fake
 
 @needs_library
 def test_a_search_uses_what_it_is_given(context: FakeContext) -> None:
-    """The clauses do not follow, so that their use shows."""
+    """The given clauses do not follow from the formula, so the wrong answer shows that they are used."""
     formula = formula_of(generate.pigeonhole(12))
     false = clauses_of([[x] for v in range(1, formula.n_vars + 1) for x in (v, -v)])
 
@@ -120,7 +120,7 @@ def test_a_search_uses_what_it_is_given(context: FakeContext) -> None:
 
 @pytest.fixture
 def giver() -> Iterator[tuple[NativeSearch, list[float]]]:
-    """A search that is to give only, and what it takes for the time."""
+    """Yield a search that only gives clauses, and the list that holds its clock's time."""
     now = [0.0]
     strategy = Strategy("cadical195", trade=Trade.GIVES)
     search = NativeSearch(formula_of(generate.pigeonhole(4)), strategy, clock=lambda: now[0])
@@ -148,7 +148,7 @@ def test_a_search_that_is_to_give_only_takes_as_soon_as_there_are_short_clauses(
     assert search.give(clauses_of([[1, 2, v] for v in range(3, 30)])) == 0
     short = [[1, v] for v in range(2, LEFT_ALONE_SHORT_CLAUSES + 1)]
     assert search.give(clauses_of(short)) == 0
-    assert search.give(clauses_of(short)) == 0  # known: not counted again
+    assert search.give(clauses_of(short)) == 0  # these clauses are known, and not counted again
     assert search.give(clauses_of([[7]])) == 27 + LEFT_ALONE_SHORT_CLAUSES
 
 

@@ -1,4 +1,6 @@
-"""The native solver: right answers, clauses that follow from the formula, and a search that lets in."""
+"""The native solver: right answers, clauses that follow from the formula, and a search that takes in foreign
+clauses.
+"""
 
 import random
 import sys
@@ -19,7 +21,7 @@ from mallob_sat.formula import Formula
 from mallob_sat.native import NATIVE_SOLVERS, NativeSolver, NativeSolverMissing, load_library
 from mallob_sat.solvers import Solver, Verdict
 
-#: all that removes clauses, and all inprocessing as early and as often as it goes
+#: options with which all inprocessing runs as early and as often as possible
 _EAGER = {
     "elimint": 1,
     "conditionint": 1,
@@ -49,14 +51,14 @@ EAGER = {
         "vivifythresh": 0,
     },
 }
-#: so that a foreign clause can come in however long the search has been under way
+#: options that keep all variables, so that foreign clauses can be used at any time
 KEEPS_VARIABLES = {"elim": 0, "decompose": 0}
 
 Clause = Sequence[int]
 
 
 def random_clauses(rng: random.Random, n_vars: int) -> list[list[int]]:
-    """About as many clauses as make half of such formulas satisfiable; some of two literals."""
+    """Return clauses, some of two literals, so many that about half of such formulas are satisfiable."""
     clauses = []
     for _ in range(int(n_vars * rng.uniform(3.8, 4.5))):
         length = 2 if rng.random() < 0.04 else 3
@@ -66,7 +68,7 @@ def random_clauses(rng: random.Random, n_vars: int) -> list[list[int]]:
 
 
 def choices(solver: str) -> list[dict[str, int]]:
-    """Options to try."""
+    """Return the combinations of options to try."""
     eager = EAGER[solver]
     return [{}, eager, {"chronoalways": 1, **eager}, {"elim": 0}, {"stabilizeonly": 1}, {"phase": 0, **eager}]
 
@@ -90,7 +92,7 @@ def follows(clause: Clause, formula_solver: Solver) -> bool:
 
 @pytest.fixture(params=NATIVE_SOLVERS)
 def hard(request: pytest.FixtureRequest) -> Iterator[NativeSolver]:
-    """A solver that searches for minutes."""
+    """Yield a solver whose search takes minutes."""
     solver = native(request.param, KEEPS_VARIABLES, max_length=30)
     solver.add_formula(formula_of(generate.pigeonhole(12).clauses))
     solver.start()
@@ -115,7 +117,7 @@ def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("name", NATIVE_SOLVERS)
 @pytest.mark.parametrize("seed", seeds(12))
 def test_answers_and_learned_clauses_hold_with_and_without_foreign_clauses(seed: int, name: str) -> None:
-    """One search after the other gets what those before it learned, under other assumptions.
+    """Each search gets the clauses that earlier searches have learned under other assumptions.
 
     Each learned clause must follow from the formula alone, by another solver's judgement.
     """
@@ -150,7 +152,7 @@ def test_answers_and_learned_clauses_hold_with_and_without_foreign_clauses(seed:
                     assert follows(clause, judge), (options, assumptions, clause, clauses)
                 n_checked += len(learned)
                 known += learned
-                solver.give(clauses_of(learned[::2]))  # its own again, for the next round
+                solver.give(clauses_of(learned[::2]))  # the solver's own clauses again, for the next round
             n_taken += solver.counts().taken
             solver.close()
     assert n_checked > 1000
@@ -167,7 +169,7 @@ def test_two_searches_that_exchange_while_they_run_learn_only_what_follows(names
     expected = judge.solve()
     n_taken = 0
     for seed in seeds(500):
-        if seed >= 8 and n_taken:  # whether anything is taken is up to the machine's mood
+        if seed >= 8 and n_taken:  # how many clauses are taken depends on timing
             break
         first, second = names
         pair = [
@@ -195,7 +197,7 @@ def test_two_searches_that_exchange_while_they_run_learn_only_what_follows(names
 @needs_library
 def test_a_running_search_uses_what_it_is_given(hard: NativeSolver) -> None:
     assert hard.wait(0.05) is Verdict.UNDECIDED
-    assert hard.give(clauses_of([[1], [-1]])) == 2  # does not follow, so its use shows
+    assert hard.give(clauses_of([[1], [-1]])) == 2  # do not follow, so the answer shows their use
     assert hard.wait(DEADLINE_S) is Verdict.UNSATISFIABLE
     assert hard.counts().taken == 2
 
@@ -268,7 +270,7 @@ def test_the_shortest_clauses_are_kept_when_nobody_fetches_them() -> None:
 @needs_library
 def test_foreign_clauses_without_room_are_refused_and_counted() -> None:
     solver = NativeSolver("cadical195", max_length=8, capacity=10)
-    # each takes its literals, an LBD and a 0
+    # a clause takes room for its literals, an LBD and a 0
     assert solver.give(clauses_of([[6], [7], [1, 2], [3, 4, 5]])) == 3
     assert solver.counts().refused == 1
 
@@ -303,7 +305,7 @@ def test_wrong_use_is_an_error_before_it_reaches_the_library(hard: NativeSolver)
     with pytest.raises(ValueError, match="no option"):
         fresh.set_option("no-such-option", 1)
     with pytest.raises(ValueError, match="no option"):
-        NativeSolver("cadical300").set_option("factor", 1)  # would break the promise of `learned`
+        NativeSolver("cadical300").set_option("factor", 1)  # would add variables to learned clauses
     with pytest.raises(ValueError, match="no search"):
         fresh.wait()
 

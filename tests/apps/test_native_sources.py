@@ -1,4 +1,6 @@
-"""The native solver's sources are published archives, checked; else one line says what is needed."""
+"""The native solver's sources are published archives with known checksums; otherwise one line says what is
+needed.
+"""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The checker of proofs: accepts what is right, refuses everything else and says where."""
+"""The checker of proofs accepts right proofs, and refuses all others with the line of the error."""
 
 import gzip
 import io
@@ -98,7 +98,7 @@ def test_a_wrong_step_is_named_with_its_reason(proof: str, complaint: str) -> No
 
 @pytest.mark.parametrize("hints", ["", "-1", "-1 1", "-1 2", "-9"])
 def test_a_clause_that_only_some_models_satisfy_is_no_rat(hints: str) -> None:
-    """Clause 1 resolved upon 1 gives (2), which nothing shows; clause 1 itself least of all."""
+    """The resolvent of the new clause (1) and clause 1 is (2), which no hint can show."""
     with pytest.raises(Refuted, match=r"line 1: .*(no contradiction|one literal left|names no clause)"):
         check([[-1, 2], [1, 3, 4]], f"3 1 0 {hints} 0\n")
 
@@ -243,7 +243,7 @@ DAMAGES: dict[str, Damage] = {
 
 @pytest.mark.parametrize("engine", ["cadical195", "cadical300"])
 def test_damaged_proofs_are_verified_only_if_the_reference_agrees(engine: str) -> None:
-    """In text and in binary; those of CaDiCaL 3.0 hold RAT steps."""
+    """Proofs are damaged in text and in binary; proofs of CaDiCaL 3.0 contain RAT steps."""
     rng = random.Random(7)
     formulas = [[list(clause) for clause in pigeonhole(n).clauses] for n in (3, 4)]
     formulas += [unsatisfiable_formula(rng) for _ in range(8)]
@@ -264,7 +264,7 @@ def test_damaged_proofs_are_verified_only_if_the_reference_agrees(engine: str) -
 
 
 def minimal(formula: list[list[int]]) -> list[list[int]]:
-    """Without clauses that it does not need to be unsatisfiable."""
+    """Return a formula without the clauses that its unsatisfiability does not need."""
     kept = list(formula)
     for clause in formula:
         rest = [other for other in kept if other is not clause]
@@ -274,7 +274,9 @@ def minimal(formula: list[list[int]]) -> list[list[int]]:
 
 
 def test_a_proof_never_verifies_a_satisfiable_formula() -> None:
-    """Formulas that differ in a clause, a literal or their order from the one that was refuted."""
+    """A proof is checked against formulas that differ from the refuted one in a clause, a literal or the
+    order.
+    """
     rng = random.Random(3)
     satisfiable = 0
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""Proofs written while solving: numbered as in the file, complete or not there at all."""
+"""Proofs written while solving have the input file's clause numbers, and exist only if they are complete."""
 
 import errno
 import io
@@ -31,7 +31,7 @@ HOLES = [list(clause) for clause in pigeonhole(5).clauses]
 
 @pytest.fixture
 def proof(tmp_path: Path) -> Iterator[Path]:
-    """Where a proof shall be; nothing else may be left in its folder but what is unfinished."""
+    """Yield the path for a proof; afterwards, its folder must hold only the proof and unfinished files."""
     path = tmp_path / "proof"
     yield path
     result_file.discard_unfinished(str(path))
@@ -168,7 +168,7 @@ def test_without_nameless_files_proofs_are_delivered_as_well(
 
 
 def test_a_proof_that_finds_no_room_is_an_error_and_not_a_shorter_proof(proof: Path) -> None:
-    """A limit on the size of files stands for a full disk: CaDiCaL itself would notice neither."""
+    """A limit on the size of files stands for a full disk; CaDiCaL by itself would notice neither."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:

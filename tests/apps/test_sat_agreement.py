@@ -1,4 +1,4 @@
-"""`"agreement": 2`: several solvers, each on its own, have to say the same."""
+"""`"agreement": 2`: several solvers, without sharing clauses, must give the same answer."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ PIGEONS = [literal for clause in generate.pigeonhole(5).clauses for literal in (
 
 
 class Worker(FakeContext):
-    """One of several, which are told what it says."""
+    """A worker of several; the other workers get what it broadcasts."""
 
     def __init__(self, payload, index: int = 0, volume: int = 1, threads: int = 1, **configuration) -> None:  # type: ignore[no-untyped-def]
         super().__init__(payload, index, configuration)

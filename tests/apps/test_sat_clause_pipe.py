@@ -1,4 +1,4 @@
-"""Clauses between two processes: whole, in order, and never at the price of waiting."""
+"""Clauses between two processes arrive whole and in order, and no process ever waits for the other."""
 
 from collections.abc import Iterator
 

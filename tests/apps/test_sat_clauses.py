@@ -1,4 +1,4 @@
-"""Sets of clauses as arrays, against the same with plain Python lists."""
+"""Sets of clauses as arrays, compared with sets of clauses as Python lists."""
 
 import random
 import subprocess
@@ -110,7 +110,7 @@ def test_memory_is_bounded_and_nearly_all_recent_ones_are_remembered() -> None:
 
 
 def test_sharing_imports_nothing_more_in_each_process() -> None:
-    """NumPy's `unique` imports its masked arrays at the first call, which takes each worker 50 ms."""
+    """NumPy's `unique` would import masked arrays at its first call, which takes 50 ms in each worker."""
     code = """
 import sys
 import numpy as np

@@ -1,4 +1,4 @@
-"""Unsatisfiable cores: numbers of clauses that brute force finds unsatisfiable too."""
+"""Unsatisfiable cores: brute force must find the clauses with these numbers unsatisfiable, too."""
 
 import random
 from pathlib import Path
@@ -140,7 +140,9 @@ def test_a_core_that_is_satisfiable_never_leaves_the_worker(monkeypatch: pytest.
 
 
 def test_another_solver_confirms_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The core shrinks too little for the first solver to look at it again, so nobody else would."""
+    """The core shrinks too little for another round of the first solver, so only the second solver can
+    notice.
+    """
     monkeypatch.setattr(cores, "_SHRINKAGE_MIN", 0.0)
     monkeypatch.setattr(cores, "_split", lambda result, n_vars: (np.array([0]), []))
     with pytest.raises(RuntimeError, match=f"cadical195 gave a core that {cores.CHECKER.title} found"):

@@ -1,4 +1,4 @@
-"""DIMACS text: what is accepted, and the error and line for each way to be wrong."""
+"""DIMACS text: what is accepted, and the error and its line for each fault."""
 
 from itertools import product
 
@@ -8,7 +8,7 @@ from dimacs_text import parse_dimacs
 from mallob_py.kit import InputError
 from mallob_sat.dimacs import XOR_LENGTH_MAX
 
-#: bytes that are looked at together
+#: number of bytes that are parsed together
 BLOCK_SIZES = pytest.mark.parametrize("block_bytes", [1, 7, 1 << 20])
 
 

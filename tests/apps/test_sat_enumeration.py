@@ -1,4 +1,4 @@
-"""Several solutions: exactly those that brute force finds, alone and with helpers."""
+"""Several solutions: one worker, and several workers, find exactly the solutions that brute force finds."""
 
 import queue
 import random
@@ -133,7 +133,9 @@ def test_a_hard_formula_is_searched_in_pieces() -> None:
 
 
 def formula_first_small_wire(formula: generate.Formula) -> int:
-    """Where the small factor's bits begin: after the constant and the large factor's."""
+    """Return the first variable of the small factor's bits, after the constant and the large factor's
+    bits.
+    """
     number = 3 * 5 * 7 * 11 * 13 * 17
     return 2 + number.bit_length() - 1
 
@@ -146,7 +148,7 @@ def test_a_reply_holds_no_more_than_it_can(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_when_time_has_ended_before_the_first_solution_that_one_is_still_looked_for() -> None:
-    """Nothing found yet is no answer, least of all that there is no solution."""
+    """A search that has found nothing in time must not answer that there is no solution."""
     result = run([1, 2, 3, 4, 5, 0], solutions="all", **{"solutions-until": 0})
     assert result.code == 10
     assert counted(result) == (1, False)
@@ -167,11 +169,11 @@ def test_when_time_has_ended_a_formula_without_solutions_has_none_all_the_same()
 
 
 class Ended(BaseException):
-    """Stands for the end of a job whose time is over."""
+    """Raised to end a job whose time is over."""
 
 
 class _Offered(FakeContext):
-    """Notes what is told, and ends the job when as much as `enough` solutions have been offered."""
+    """A context that records offers, and ends the job when at least `enough` solutions were offered."""
 
     def __init__(self, payload: Payload, configuration: dict[str, object], enough: int) -> None:
         super().__init__(payload, 0, configuration)
@@ -192,7 +194,7 @@ class _Offered(FakeContext):
 
 
 def ended_early(enough: int, **configuration: object) -> _Offered:
-    """What a search for the 2^11 * 3 models of a clause tells until so many have been offered."""
+    """Return the offers of a search for the 2^11 * 3 models of a clause, ended after `enough` solutions."""
     literals = [1, 2, 0, 13, -13, 0]
     context = _Offered(payload_of(literals, **configuration), configuration, enough)
     with pytest.raises(Ended):
@@ -314,11 +316,11 @@ def test_a_row_lies_in_the_cube_whose_literals_it_has(n_variables: int) -> None:
 
 
 class Over(BaseException):
-    """The job has ended."""
+    """Raised in workers when the job has ended."""
 
 
 class Net:
-    """Workers in threads, and messages along their tree, some of which get lost."""
+    """Workers in threads, whose messages along their tree are sometimes lost."""
 
     def __init__(
         self, workers: int, loss: float, literals: list[int], configuration: dict[str, object]
@@ -365,7 +367,7 @@ class _Joined(FakeContext):
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
         if self._net.over.is_set():
             raise Over
-        if self.index == 0:  # a slow root: it looks for nothing before somebody has helped
+        if self.index == 0:  # a slow root: it searches only after another worker has helped
             assert self._net.helped.wait(DEADLINE_S)
         messages = []
         try:
@@ -412,7 +414,7 @@ def test_with_helpers_the_solutions_are_the_same(
 
 
 class Recorded(FakeContext):
-    """A context that keeps what is sent, and is given what comes."""
+    """A context that keeps sent messages; the test gives it the messages to receive."""
 
     def __init__(self, index: int) -> None:
         super().__init__({}, index, {})

@@ -1,4 +1,4 @@
-"""What a solver's process counts is seen by its worker."""
+"""A worker sees the counts of its solver's process."""
 
 import os
 import time
@@ -18,7 +18,7 @@ def test_figures_of_a_child_are_read_by_its_parent_also_after_its_end() -> None:
         figures.came, figures.used, figures.removed, figures.waited_s = 5, 3, 1, 0.75
         board.write(figures)
         os._exit(0)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # ended, and not yet gone
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # the process has ended, but was not reaped
     assert board.cpu_s() >= 0.05
     board.close()
     os.waitpid(pid, 0)

@@ -1,4 +1,4 @@
-"""Formulas are looked at block by block, and nobody can tell."""
+"""Formulas are processed block by block, with the same results for any size of blocks."""
 
 import numpy as np
 import pytest

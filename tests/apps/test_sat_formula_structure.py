@@ -1,4 +1,4 @@
-"""What a formula looks like: XORs are counted right, and formulas drawn by lot are told from others."""
+"""The structure of formulas: XORs are counted, and random formulas are told from others."""
 
 import random
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from mallob_sat.structure import is_random, xor_share
 
 
 def xor_of(variables: Sequence[int], parity: int) -> list[list[int]]:
-    """The clauses that say that the sum of these variables is even (0) or odd (1)."""
+    """Return clauses which say that the sum of these variables is even (0) or odd (1)."""
     return [
         [-variable if value else variable for variable, value in zip(variables, values, strict=True)]
         for values in product((0, 1), repeat=len(variables))
@@ -69,7 +69,7 @@ def test_parity_problems_stand_out_from_multipliers_and_random_formulas() -> Non
 
 
 def drawn(length: int, n_vars: int, n_clauses: int, seed: int) -> list[list[int]]:
-    """Uniform random clauses of one length."""
+    """Return uniform random clauses of one length."""
     rng = random.Random(seed)
     return [
         [rng.choice((1, -1)) * variable for variable in rng.sample(range(1, n_vars + 1), length)]
@@ -105,7 +105,7 @@ def test_formulas_that_encode_something_are_not_random(formula: generate.Formula
         drawn(2, 250, 500, 1),
         [*drawn(3, 250, 1065, 1), [1, 2]],
         [[abs(x) for x in clause] for clause in drawn(3, 250, 1065, 1)],
-        # half positive, but variables that occur equally often, and a few in all clauses
+        # half of the literals are positive, but variables occur equally often, or a few in all clauses
         [[sign * x, -sign * (x % 250 + 1), sign * (x * 7 % 251)] for x in range(1, 251) for sign in (1, -1)],
         [[sign * (x % 5 + 1), -sign * x, sign * (x + 300)] for x in range(6, 250) for sign in (1, -1)],
     ],

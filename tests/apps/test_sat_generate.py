@@ -1,4 +1,4 @@
-"""Generators say the truth about their formulas, and write them as they say."""
+"""Generated formulas have the stated answers and the stated form."""
 
 from pathlib import Path
 
@@ -111,6 +111,6 @@ def test_large_examples_can_be_read() -> None:
 
 @pytest.mark.slow
 def test_a_large_example_has_the_answer_in_its_name() -> None:
-    """`make demo` solves the other ones."""
+    """Only one large example is solved here; `make demo` solves the other examples."""
     result = solve(read_formula(JobInput(files=[str(EXAMPLES / "commutativity_unsat.cnf.xz")])), CADICAL)
     assert result.code == 20

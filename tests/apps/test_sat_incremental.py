@@ -1,4 +1,6 @@
-"""Revisions of a growing formula: right answers from a solver that stays, and from one that comes late."""
+"""Revisions of a growing formula: answers are right from a process that has seen all revisions, and from a
+process that begins late.
+"""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -17,7 +19,9 @@ MARK = 2**31 - 1
 
 
 class Chain:
-    """An application object, the payload of the revisions so far, and the number of the next one."""
+    """A chain of revisions: an application object, the payload so far, and the number of the next
+    revision.
+    """
 
     def __init__(self, number: int = 9, **configuration: Any) -> None:
         self.number = number
@@ -50,7 +54,7 @@ def flat(clauses: list[list[int]], assumptions: list[int]) -> list[int]:
 
 
 def revisions(seed: int, factor: int = 1) -> Iterator[tuple[list[list[int]], list[int]]]:
-    """A random 3-SAT formula that grows until it cannot hold: clauses and assumptions, 25 times."""
+    """Yield new clauses and assumptions 25 times, for a random 3-SAT formula that becomes unsatisfiable."""
     choose = random.Random(seed)
     n_vars = choose.choice((10, 40, 80))
 
@@ -65,14 +69,16 @@ def revisions(seed: int, factor: int = 1) -> Iterator[tuple[list[list[int]], lis
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("factor", [1, 5000])
 def test_every_engine_answers_each_revision_as_a_solver_used_directly(engine: str, factor: int) -> None:
-    """With factor 5000 most variables never occur, and solvers get short names for the others."""
+    """With factor 5000, most variables never occur, and the occurring variables are renumbered for
+    solvers.
+    """
     for seed in range(2):
         chain, late = Chain(solvers=[engine]), SatApplication()
         with Reference("cadical153") as reference:
             for number, (clauses, assumptions) in enumerate(revisions(seed, factor)):
                 for clause in clauses:
                     reference.add_clause([literal // factor for literal in clause])
-                # a process that came later takes over now and then
+                # sometimes a process that began later takes over
                 result = chain.ask(flat(clauses, assumptions), late if number % 9 > 6 else None)
                 expected = reference.solve([literal // factor for literal in assumptions])
                 assert result.code == (10 if expected else 20), (seed, number)

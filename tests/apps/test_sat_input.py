@@ -102,7 +102,7 @@ def test_a_damaged_compressed_file_is_refused(tmp_path: Path, name: str) -> None
 def test_a_damaged_file_is_called_so_whatever_its_text_looks_like(tmp_path: Path) -> None:
     path = tmp_path / "f"
     content = bytearray(gzip.compress(TEXT.replace(b"-2", b"-x"), compresslevel=0))
-    content[-6] ^= 0xFF  # of the checksum
+    content[-6] ^= 0xFF  # a byte of the checksum
     path.write_bytes(content)
     assert "damaged gzip file" in file_error(path)
 

@@ -1,4 +1,4 @@
-"""The strategy table: strong first, different everywhere, and a checked configuration."""
+"""The table of strategies: strong solvers first, no two workers equal, configurations checked."""
 
 from dataclasses import replace
 

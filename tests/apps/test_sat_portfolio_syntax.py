@@ -1,4 +1,4 @@
-"""Portfolios as text: what they mean, and where errors are."""
+"""Portfolios as text: their members, and errors with their places."""
 
 from itertools import combinations
 
@@ -10,7 +10,7 @@ from mallob_sat.portfolio_syntax import LETTERS, Member, Members, Phases, cycle_
 
 
 def solvers(text: str, count: int) -> str:
-    """The letters of the first members."""
+    """Return the letters of the first `count` members."""
     letter = {solver: letter for letter, solver in LETTERS.items()}
     members = parse_portfolio(text)
     return "".join(letter[members.at(index)[0].solver] for index in range(count))

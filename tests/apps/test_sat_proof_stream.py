@@ -1,4 +1,4 @@
-"""What is read from a running solver's proof: right, whole, and implied by the formula alone."""
+"""Clauses read from a running solver's proof are whole, and follow from the formula alone."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from mallob_sat.formula import Formula, formula_from_list
 from mallob_sat.portfolio import KISSAT, TRADES
 from mallob_sat.solvers import Solver, Verdict
 
-#: formulas per solver; all of them together make thousands
+#: number of formulas per solver
 FORMULAS = int(os.environ.get("MALLOB_PY_FORMULAS", "60"))
 
 
@@ -125,15 +125,15 @@ def test_a_stream_goes_on_with_a_whole_step_after_some_were_skipped(step: bytes,
 
 
 def implied(clause: list[int], formula: Formula) -> bool:
-    """By another solver: the formula and the clause's opposite cannot hold together."""
+    """Tell whether another solver finds the formula and the negated clause contradictory."""
     judge = Solver("minisat22")
     judge.add_formula(formula)
     return judge.solve([-literal for literal in clause]) is Verdict.UNSATISFIABLE
 
 
-@pytest.mark.parametrize("engine", sorted(set(TRADES) - {KISSAT}))  # that one: test_kissat_door
+@pytest.mark.parametrize("engine", sorted(set(TRADES) - {KISSAT}))  # kissat: test_kissat_door
 def test_all_that_a_solver_gives_away_follows_from_the_formula_alone(engine: str) -> None:
-    """Also under assumptions, over several slices, and with foreign clauses in between."""
+    """The searches have assumptions, several time slices, and foreign clauses in between."""
     choose = random.Random(engine)
     given = 0
     for _ in range(FORMULAS):

@@ -1,4 +1,4 @@
-"""Renamed formulas are the same formulas, whatever numbers their variables have."""
+"""Renaming keeps a formula's meaning, whatever numbers its variables have."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from mallob_sat.portfolio import Strategy
 from mallob_sat.renaming import Renaming
 
 DENSE = [1, -2, 0, 3, 0, -4, 2, -1, 0]
-#: few of many variables: a table of names, and a search for them
+#: formulas with few of many variables: names come from a table (SPARSE) or from a search (VERY_SPARSE)
 SPARSE = [1, -2000, 0, 1500, 0]
 VERY_SPARSE = [7, -2_000_000_000, 0, 5, 0]
 

@@ -1,4 +1,4 @@
-"""Clauses on their way through a job tree: everybody hears of the best, once, whoever comes or goes."""
+"""Clauses in a job tree: every worker gets the best clauses once, even while workers come and go."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mallob_sat.sharing import PERIOD_S, Sharing, literals_max
 
 
 class FakeSearch:
-    """Learns what it is told to learn, and remembers what it is given."""
+    """A search that learns the clauses that a test sets, and remembers the clauses that it is given."""
 
     title = "fake"
 

@@ -1,4 +1,4 @@
-"""The SAT application as a worker runs it: right answers from every strategy, or none."""
+"""The SAT application as a worker runs it: every strategy gives right answers, or no answer."""
 
 import random
 

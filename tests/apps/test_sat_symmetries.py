@@ -1,4 +1,4 @@
-"""Breaking symmetries keeps a model of those symmetric to each other, and ends repetitions."""
+"""Clauses against symmetries keep at least one of several symmetric models, and exclude others."""
 
 import random
 from itertools import combinations, permutations
@@ -33,7 +33,7 @@ def closed(clauses: set[Clause], generators: list[dict[int, int]]) -> set[Clause
 
 
 def symmetric_formula(choose: random.Random) -> list[list[int]]:
-    """Random clauses and all that a few random permutations of literals make of them."""
+    """Return random clauses, and all their images under a few random permutations of literals."""
     n_vars = choose.randint(3, 7)
     generators = []
     for _ in range(choose.randint(1, 2)):
@@ -51,7 +51,7 @@ def symmetric_formula(choose: random.Random) -> list[list[int]]:
 
 
 def symmetries_of(clauses: list[list[int]], n_vars: int) -> list[tuple[int, ...]]:
-    """All of them, by trying every permutation with every choice of signs."""
+    """Return all symmetries of clauses, by trying every permutation with every choice of signs."""
     wanted = {tuple(sorted(clause)) for clause in clauses}
     found = []
     for order in permutations(range(1, n_vars + 1)):
@@ -104,13 +104,13 @@ def test_of_the_models_that_are_symmetric_to_each_other_one_is_kept() -> None:
 
 
 def moved(model: tuple[int, ...], images: symmetries.Permutation) -> tuple[int, ...]:
-    """The assignment that makes the image of each of the model's literals true."""
+    """Return the assignment in which the image of each literal of the model is true."""
     literals = (int(images[2 * abs(x) - 2 + (x < 0)]) for x in model)
     return tuple(sorted(((-1 if x & 1 else 1) * (x // 2 + 1) for x in literals), key=abs))
 
 
 def test_what_symmetries_there_are_is_found() -> None:
-    """Nearly always: what would take turning back is left."""
+    """Nearly all symmetries are found; symmetries that only backtracking would find are left."""
     found = there = 0
     for seed in seeds(40):
         clauses = symmetric_formula(random.Random(seed))
@@ -135,7 +135,7 @@ def test_pigeons_are_refuted_without_trying_each_in_each_hole() -> None:
 
 
 def clique_and_colours(vertices: int, clique: int, colours: int) -> list[list[int]]:
-    """A graph that has a clique of this size and can be coloured."""
+    """Return clauses which say that a graph has a clique of this size and can be coloured."""
     pairs = list(combinations(range(vertices), 2))
     edge = {pair: number for number, pair in enumerate(pairs, 1)}
     place = [[len(pairs) + i * vertices + v + 1 for v in range(vertices)] for i in range(clique)]

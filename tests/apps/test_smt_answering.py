@@ -1,4 +1,4 @@
-"""What an engine says to a script, part by part, and what counts of it. The engine is a list of answers."""
+"""An engine's answers to a script, part by part, and which of them count. The engine is a list of answers."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from mallob_smt.sessions import EngineError
 
 
 class Told:
-    """Answers by the name of the command that stands in a text; silent to others."""
+    """An engine with an answer per name of a command; it does not answer other commands."""
 
     def __init__(self, **answers: str) -> None:
         self.answers = {name.replace("_", "-"): text for name, text in answers.items()}

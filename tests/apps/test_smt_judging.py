@@ -1,4 +1,4 @@
-"""What engines have said together: an answer, a contradiction, a refusal, or nothing yet."""
+"""The verdict from several engines' answers: an answer, a contradiction, a refusal, or nothing yet."""
 
 from mallob_smt.engines import Portfolio, Strategy
 from mallob_smt.judging import Answer, Contradiction, Refusal, Statement, gone, judge

@@ -1,4 +1,4 @@
-"""The engines of a worker: what becomes of the job when they die, hang, lie, or belong to others."""
+"""The engines of a worker: the job's result when engines die, hang or lie, or run at other workers."""
 
 import os
 import signal
@@ -75,7 +75,9 @@ def _no_engine_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def behave(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Give engines, which all are there, a behaviour: what they say, or what they do."""
+    """Return a function that gives engines a behaviour: a list of answers, or a function; all count as
+    installed.
+    """
 
     def set_up(**behaviours: Behaviour | list[Saying]) -> None:
         def be_engine(script: Script, strategy: Strategy, descriptor: int) -> None:
@@ -174,7 +176,7 @@ def test_workers_know_what_the_others_engines_have_said(behave: Callable[..., No
     behave(z3=UNKNOWN, cvc5=[Failed("it cannot")])
     first = Worker({})
     solve(worker=first)
-    # the second one has cvc5; of Z3 it has only heard
+    # the second worker runs cvc5, and has only messages about Z3
     second = Worker({}, index=1, volume=2)
     second.heard = [TreeMessage(0, said) for said in first.said]
     assert solve(worker=second).solution == b"unknown\n"

@@ -1,4 +1,4 @@
-"""Which engines the workers of a job run: all of them are tried, whoever is there."""
+"""Which engines the workers of a job run: all engines are tried, whichever workers exist."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ def test_whatever_has_given_up_each_strategy_of_the_base_is_somebodys(
         chosen = own(place, COUNT, gone)
         assert len(chosen) <= threads
         at_work += chosen + lent(place, BASE, gone, chosen)
-    # One that has taken the place of another may be lent to by somebody who does not know of it.
+    # A lender may not know that a worker has replaced another one.
     assert set(range(BASE)) - gone <= set(at_work)
     assert not gone.intersection(at_work)
 

@@ -1,4 +1,4 @@
-"""Scripts in SMT-LIB 2: what they are cut into, and what is refused, by file and line."""
+"""Scripts in SMT-LIB 2: how they are split into parts, and what is refused, with file and line."""
 
 import pytest
 from hypothesis import given

@@ -206,7 +206,7 @@ os._exit(0)
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_engine_can_neither_read_nor_write_files(engine: str, tmp_path: Path) -> None:
-    """Even if a command that can came through: tried with what knows no bounds, Python itself."""
+    """The confinement holds for any program: it is tried with Python instead of an engine."""
     secret, target = tmp_path / "secret", tmp_path / "target"
     secret.write_text("x")
     command = [sys.executable, "-c", _CONFINED, engine, str(secret), str(target)]

@@ -1,4 +1,4 @@
-"""UTS: trees whose numbers of nodes are known, whichever kernel counts them and whoever shares them."""
+"""UTS: trees whose numbers of nodes are known, for each kernel, and for each division among workers."""
 
 import hashlib
 import math
@@ -15,9 +15,9 @@ from mallob_bags.trees import geometric_thresholds
 from mallob_bags.uts import UtsApplication, UtsBag
 from mallob_py.kit import InputError
 
-#: of the fixed geometric tree with 4 children in the mean and seed 19, by depth
+#: numbers of nodes, by depth, of the fixed geometric tree with 4 children on average and seed 19
 NODES = [6, 65, 254, 944, 3987, 16000, 63914, 257042, 1031269, 4130071]
-#: nodes, leaves, depth
+#: tree -> configuration; number of nodes, number of leaves, depth
 PUBLISHED: dict[str, tuple[dict[str, Any], tuple[int, int, int]]] = {
     "T5": ({"shape": "linear", "depth": 20, "seed": 34}, (4147582, 2181318, 20)),
     "T2": ({"shape": "cyclic", "depth": 16, "branching": 6, "seed": 502}, (4117769, 2342762, 81)),

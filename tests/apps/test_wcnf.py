@@ -1,4 +1,4 @@
-"""Weighted formulas as text: both formats, each rule broken once, and two readers that agree."""
+"""Weighted formulas as text: both formats, one violation of each rule, and the agreement of two readers."""
 
 import pytest
 from hypothesis import given

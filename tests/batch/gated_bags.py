@@ -14,7 +14,7 @@ from typing import Any
 from mallob_py.kit import Payload
 from mallob_py.kit.bags import Bag, BagApplication
 
-#: headers of a job that begins on one slot and may have up to three slots
+#: headers of an evolving job that begins on one slot and may have up to three slots
 HEADERS = "JOB_CLASS evolving; REQUIRED_TIME 600000; NODES 1; MIN_NODES 1; MAX_NODES 3"
 COUNT = 100
 _STEPS_OF_TASK = 1000
@@ -42,7 +42,7 @@ class GatedBag(Bag):
             done, self.count = self.count, 0
             self.done += done
             return done
-        until_s = time.thread_time() + 0.001  # work whose speed can be measured
+        until_s = time.thread_time() + 0.001  # CPU time, so that the rate can be measured
         while time.thread_time() < until_s:
             pass
         time.sleep(0.005)

@@ -18,7 +18,7 @@ VARIANTS = list(product(("min", "pref", "keep", "average"), ("agreed", "steal", 
 
 @st.composite
 def malleable_workloads(draw: st.DrawFn) -> Workload:
-    """On 8 nodes; whole seconds, so that much happens at the same time."""
+    """Draw malleable workloads on 8 nodes, in whole seconds, so that many events are simultaneous."""
     jobs = []
     for _ in range(draw(st.integers(1, 15))):
         low, pref, high = sorted(draw(st.tuples(*[st.integers(1, 8)] * 3)))
@@ -76,18 +76,18 @@ def test_without_malleable_jobs_it_is_easy(workload: Workload) -> None:
 def test_a_running_job_gives_nodes_to_one_that_waits_at_its_next_resize_point() -> None:
     workload = malleable((0, 1, 4, 4, 100), (3, 2, 2, 2, 10), nodes=4, iterations=10)
     schedule = simulate(workload, Agreement(), order=EventOrder.ELASTISIM)
-    # It begins on one node, and grows at its first resize point (40 s), at which the other is waiting.
+    # Job 0 begins on one node and grows at its first resize point (40 s), while job 1 waits.
     assert list(schedule.starts_s) == [0, 3]
     workload = malleable((0, 1, 4, 4, 100), (13, 2, 2, 4, 10), nodes=4, iterations=10)
     schedule = simulate(workload, Agreement("pref"), order=EventOrder.ELASTISIM)
     assert [(piece.job, piece.end_s, len(piece.nodes)) for piece in schedule.pieces][:1] == [(0, 20, 4)]
-    # The freed nodes are seen at the next tick.
+    # The policy sees the freed nodes at the next tick.
     assert list(schedule.starts_s) == [0, 40]
 
 
 @pytest.mark.parametrize("size", ["min", "pref", "keep", "average"])
 def test_who_overtakes_for_long_uses_up_the_nodes_that_the_first_does_not_need(size: str) -> None:
-    # Job 1 can start at 100 s, when 2 nodes more than it needs are free: room for one of jobs 2 and 3.
+    # At 100 s, job 1 can start, and 2 further nodes are free: enough for one of the jobs 2 and 3.
     workload = rigid((0, 4, 100), (1, 6, 10), (1, 2, 1000), (1, 2, 1000), nodes=8)
     assert simulate(workload, Agreement(size)).starts_s == [0, 100, 1, 110]
 
@@ -99,7 +99,7 @@ def test_with_the_quirk_nobody_overtakes_and_one_job_starts_at_a_time() -> None:
 
 
 def test_a_pool_lets_any_free_nodes_fulfil_an_agreement() -> None:
-    # Job 2 is to get nodes of job 0, which ends its iteration at 100 s; job 1 ends before.
+    # Job 2 is to get nodes of job 0, whose iteration ends at 100 s; job 1 ends earlier.
     jobs = ((0, 2, 6, 6, 300), (0, 2, 2, 2, 50), (10, 4, 4, 4, 10))
     workload = malleable(*jobs, nodes=8, iterations=3)
     by_nodes = {

@@ -1,4 +1,6 @@
-"""EASY against a slow reference that looks at everything anew, and its promise to the head."""
+"""EASY compared with a slow reference that recomputes everything at each decision; its promise to the
+head.
+"""
 
 import math
 
@@ -13,7 +15,7 @@ from mallob_py.batch.simulator import EventOrder, simulate
 
 
 class SlowEasy:
-    """By the words of the definition: one job after the other, everything computed again for each."""
+    """EASY by its definition: jobs are considered one by one, and everything is recomputed for each job."""
 
     name = "slow"
     wants_all_arrivals = False
@@ -82,7 +84,8 @@ def test_backfilling_starts_whatever_fits() -> None:
 
 
 def test_with_a_depth_others_come_into_it_when_those_before_them_have_started() -> None:
-    # At second 2, one of the first four starts; what comes at second 3 lets the next be looked at.
+    # At second 2, one of the first four jobs starts; the submission at second 3 lets the next one be
+    # considered.
     wide = [(0, 1, 4, 5), (0, 8, 1), (0, 8, 1)]
     workload = rigid(*wide, (1, 1, 1, 5), (2, 1, 2), (2, 1, 2), (3, 1, 1), nodes=8)
     quick, slow = simulate(workload, Easy(4)), simulate(workload, SlowEasy(4))

@@ -24,7 +24,7 @@ def test_a_larger_share_has_the_malleable_jobs_of_a_smaller_one_and_the_same_pro
     assert [job.kind for job in some.jobs].count(Kind.MALLEABLE) == 4
     assert {job.kind for job in all_of_them.jobs} == {Kind.MALLEABLE}
     assert [job.submit_s for job in some.jobs[:2]] == [0.0, 0.0]
-    # 8 s on one slot and 5 s on two: a quarter is sequential.
+    # A program that takes 8 s on one slot and 5 s on two slots: a quarter is sequential.
     for job, truth in zip(some.jobs, some.truths, strict=True):
         assert truth.run_s == {1: 8.0, 2: 5.0}[job.nodes]
         assert isinstance(truth.speedup, Amdahl)
@@ -73,7 +73,7 @@ def test_a_command_that_fails_or_does_not_end_is_one_line(monkeypatch: pytest.Mo
 def test_orders_are_given_until_one_is_taken_however_slow_the_tries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine that is busy, one try takes a minute, and the program begins to listen meanwhile."""
+    """On a busy machine, one try takes a minute, and the program begins to listen only meanwhile."""
     now_s, codes = 0.0, [1, 1, 0]
 
     def slow(_name: str, command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -104,12 +104,13 @@ def test_bags_run_as_jobs_and_are_resized_with_exact_results(
     monkeypatch.setattr(bags, "_TIMES", 1)
     monkeypatch.setattr(bags, "_LONG", 11)
     monkeypatch.setattr(bags, "_CHANGES", (1,))
-    # A job that waits for its core for a minute is not to reach its limit of ten times its run time.
+    # A job must not reach its limit of ten times its run time because it waits a minute for its core.
     monkeypatch.setattr(bags, "_REQUIRED", 1000.0)
     bags.run(Output(tmp_path, "bags"), None, None)
     scaling, _, batches = json.loads((tmp_path / "bags.json").read_text())
     assert scaling["rows"][0][:2] == ["QUEENS12", 1]
     assert [row[:3] for row in batches["rows"]] == [["fair", "100%", 1]]
-    # No bound above: the scheduler's start and end count, which may be more than all of so short a batch.
+    # There is no upper bound: in such a short batch, the scheduler's own CPU time may exceed that of the
+    # jobs.
     assert all(float(row[-1]) > 0.0 for row in batches["rows"])
     capsys.readouterr()

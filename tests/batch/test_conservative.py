@@ -1,4 +1,4 @@
-"""Conservative backfilling against a slow reference, and its promises."""
+"""Conservative backfilling compared with a slow reference, and its promises."""
 
 import importlib
 import sys
@@ -16,7 +16,7 @@ from mallob_py.batch.simulator import EventOrder, simulate
 
 
 class SlowConservative:
-    """By the words of the definition, second by second: times are whole numbers below the horizon."""
+    """Conservative backfilling by its definition, second by second: times are integers below the horizon."""
 
     name = "slow"
     wants_all_arrivals = True
@@ -59,7 +59,7 @@ class SlowConservative:
 
 @pytest.fixture(scope="module")
 def not_compiled() -> Iterator[Any]:
-    """The class as it is where numba is not installed."""
+    """Yield the class as on hosts without numba."""
     names = ["mallob_py.batch.policies.profile", "mallob_py.batch.policies.conservative"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "numba", None)
@@ -82,7 +82,7 @@ def test_without_numba_every_start_is_the_same(not_compiled: Any, workload: Work
 
 
 def test_a_profile_and_a_queue_have_room_for_all() -> None:
-    # More waiting jobs and more steps than there is room for at first.
+    # More waiting jobs and more steps than the rows have room for at first.
     jobs = [(0, 4, 1000), *((1, 1 + one % 3, 1 + one % 7) for one in range(3000)), (2, 4, 1)]
     starts = simulate(rigid(*jobs, nodes=4), Conservative()).starts_s
     assert min(starts[1:]) == 1000

@@ -1,4 +1,4 @@
-"""The CP policy, against the model with an interval per job and node on small cases."""
+"""The CP policy compared, on small cases, with a model that has an interval per job and node."""
 
 import sys
 
@@ -20,7 +20,7 @@ _CAPACITY = np.array(SMALL_CLUSTER.capacities)
 
 
 def _least_cost(jobs: list[Job], now: int) -> float:
-    """Of all plans on the empty small cluster: a start per job, a number of units per job and node."""
+    """Return the least cost of all plans on the empty small cluster."""
     model = cp_model.CpModel()
     horizon = now + sum(int(job.estimate_s) for job in jobs)
     starts = []
@@ -70,7 +70,7 @@ def test_a_plan_is_between_the_best_there_is_and_that_of_easy(workload: Workload
 
 
 def test_a_plan_is_the_best_there_is_where_easy_is_not() -> None:
-    # A long job for the whole machine came first; the short ones together cost less if they go before it.
+    # A long job for the whole machine came first; starting the short jobs before it costs less.
     jobs = list(
         sharing(
             (0, 4, (4.0, 0.0), 100), (0, 3, (4.0, 0.0), 10), (0, 3, (4.0, 0.0), 20), (0, 1, (1.0, 2.0), 50)
@@ -83,7 +83,7 @@ def test_a_plan_is_the_best_there_is_where_easy_is_not() -> None:
 
 
 def test_easy_s_plan_is_what_easy_does() -> None:
-    # Estimates are true, all come at once, one job holds two nodes.
+    # Estimates are true, all jobs come at once, and a running job holds two nodes.
     jobs = list(sharing((0, 3, (4.0, 0.0), 5), (0, 2, (2.0, 0.0), 7), (0, 8, (1.0, 0.0), 30)).jobs)
     room = Room(_CAPACITY)
     room.take([0, 1], (4.0, 0.0))
@@ -140,7 +140,7 @@ def test_cp_says_which_jobs_it_needs() -> None:
 
 
 def test_jobs_that_are_not_planned_for_start_if_they_are_not_in_the_way() -> None:
-    # Two nodes are held; the planned job needs all at second 10.
+    # A running job holds two nodes; the planned job needs all nodes at second 10.
     workload = sharing(
         (0, 2, (4.0, 0.0), 10), (1, 4, (4.0, 0.0), 1), (1, 2, (4.0, 0.0), 9), (1, 2, (4.0, 0.0), 30)
     )

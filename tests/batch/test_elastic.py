@@ -33,7 +33,7 @@ def test_with_delays_all_jobs_end_as_well(make: type[Malleable], workload: Workl
 
 
 def test_easy_has_no_extra_nodes_and_wants_ends_before_the_shadow() -> None:
-    # The head (3 nodes) can start at 10; a job of one node that ends then is not let past.
+    # The head (3 nodes) can start at 10 s; a job of one node that ends exactly then may not overtake.
     workload = rigid((0, 2, 10), (0, 3, 5), (0, 1, 10), (0, 1, 9), nodes=4)
     assert simulate(workload, ElasticEasy()).starts_s == [0, 10, 10, 0]
 
@@ -60,20 +60,20 @@ def test_a_running_job_shrinks_for_one_that_waits_but_not_while_it_cools_down() 
     jobs = ((0, 1, 4, 4, 300), (20, 2, 2, 2, 10))
     schedule = simulate(malleable(*jobs, nodes=4), Malleable("code"))
     assert schedule.starts_s == [0, 20]
-    # Here it has grown at 5 s, and so is left alone until 65 s.
+    # Here job 0 has grown at 5 s, so it is not resized until 65 s.
     schedule = simulate(malleable(*jobs, nodes=4), Malleable(ready_s=5))
     assert schedule.starts_s == [0, 65]
 
 
 def test_a_job_that_stood_still_for_a_resize_runs_for_a_period_before_the_next() -> None:
-    # It grows at 5 s and stands still until 25 s.
+    # Job 0 grows at 5 s and stands still until 25 s.
     workload = malleable((0, 1, 4, 4, 300), (12, 2, 2, 2, 10), nodes=4)
     schedule = simulate(workload, Malleable(ready_s=5, cooldown_s=5), costs=PerResize(20.0, 20.0))
     assert schedule.starts_s == [0, 30]
 
 
 def test_nodes_are_taken_from_the_largest_job_and_by_the_program_from_the_largest_surplus() -> None:
-    # On 6 nodes with a surplus of 1, and on 4 with one of 3; the third wants one node.
+    # Job 0 has 6 nodes, one above its smallest number; job 1 has 4, three above; job 2 wants one node.
     jobs = ((0, 5, 6, 6, 100), (0, 1, 4, 4, 100), (10, 1, 1, 1, 10))
 
     def shrunk(shrink: str) -> set[int]:

@@ -1,4 +1,4 @@
-"""The experiment of jobs that evolve beside rigid and malleable ones; the slow test runs real bags."""
+"""The experiment that compares evolving with rigid and malleable jobs; the slow test runs real bags."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_batches_are_played_by_kind_with_differences_batch_by_batch(
     assert [table["title"] for table in tables] == list(evolving.POLICIES)
     easy = {row[0]: row[1:] for row in tables[0]["rows"]}
     assert list(easy) == list(evolving.MEASURES)
-    # EASY resizes no job, so that malleable jobs are rigid, and evolving ones are not.
+    # EASY resizes no job: malleable jobs behave like rigid jobs, evolving jobs do not.
     assert [easy["resizes per job"][place] == "0.0 ± 0.0" for place in (0, 1, 2)] == [True, True, False]
     capsys.readouterr()
 

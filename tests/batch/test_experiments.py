@@ -1,4 +1,4 @@
-"""The experiments that play many policies: their tables, of small traces, and their figures."""
+"""The experiments that play many policies: their tables for small traces, and their figures."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""`fair` against a slow reference that looks at everything anew."""
+"""`fair` compared with a slow reference that recomputes everything at each decision."""
 
 import math
 from collections.abc import Iterator
@@ -31,7 +31,9 @@ def clipped(alpha: Fraction, priority: Fraction, least: int, most: int) -> Fract
 
 
 def exact_shares(priorities: list[float], bounds: list[tuple[int, int]], nodes: int) -> list[Fraction]:
-    """max(least, min(most, alpha p)), which use all nodes if anything can."""
+    """Return max(least, min(most, alpha p)) for each job, with alpha such that all nodes are used if
+    possible.
+    """
     exact = [Fraction(priority) for priority in priorities]
     events = sorted(bound / p for p, pair in zip(exact, bounds, strict=True) for bound in pair)
     low = Fraction(0)
@@ -75,7 +77,7 @@ def test_volumes_are_exact_shares_within_bounds_but_for_less_than_one_node(
 
 
 class SlowFair:
-    """One thing after the other, everything computed again for each."""
+    """`fair` by its definition: jobs are considered one by one, and everything is recomputed for each job."""
 
     name = "slow"
     wants_all_arrivals = True
@@ -112,7 +114,9 @@ class SlowFair:
                 yield Resize(one.job.id, volumes[one.job.id])
 
     def _starting(self, view: View) -> list[Job]:
-        """EASY, of a machine on which all malleable jobs have their least numbers."""
+        """Return the jobs that EASY starts if all running malleable jobs have their smallest numbers of
+        nodes.
+        """
         now, waiting, starting = view.now_s, list(view.queue), list[Job]()
         ends = [(end_s, one.job.low) for end_s, _, one in view.ends]
         free = view.nodes - sum(size for _, size in ends)
@@ -136,7 +140,7 @@ class SlowFair:
 
 @st.composite
 def mixed_workloads(draw: st.DrawFn) -> Workload:
-    """Rigid and malleable jobs on 8 nodes, without resize points; many events at the same time."""
+    """Draw rigid and malleable jobs on 8 nodes, without resize points, with many simultaneous events."""
     jobs, truths = list[Job](), list[Truth]()
     for number, submit_s in enumerate(sorted(draw(st.lists(st.integers(0, 60), min_size=1, max_size=20)))):
         low, pref, high = sorted(draw(st.tuples(*[st.integers(1, 8)] * 3)))
@@ -163,7 +167,9 @@ def mixed_workloads(draw: st.DrawFn) -> Workload:
 
 
 def a_waiting_job_that_overtakes_once_another_one_has_grown() -> Workload:
-    """The head waits for the malleable job, which grows and is expected to end earlier by that."""
+    """Return a workload whose head waits for a malleable job; this job grows, so it is expected to end
+    earlier.
+    """
     rows = [
         *[(0, 1, 1, 1)] * 3,
         (18, 1, 12, 12),
@@ -228,7 +234,9 @@ def test_whatever_is_set_all_jobs_end_and_share_no_node(
 
 
 def a_job_that_overtakes_only_while_another_one_is_large() -> Workload:
-    """The third job shrinks for the one that overtakes, ends later by that, and so moves the shadow time."""
+    """Return a workload whose third job shrinks for an overtaking job, ends later, and moves the shadow
+    time.
+    """
     jobs = [
         Job(0, 0.0, 6, 28.0),
         Job(1, 0.0, 6, 20.0, Kind.MALLEABLE, 2, 8, Power(0.3)),
@@ -298,13 +306,13 @@ def test_by_priority_a_later_job_of_a_better_queue_starts_first() -> None:
 def test_a_cool_down_puts_resizes_off_but_does_not_forget_them() -> None:
     jobs = ((0, 1, 2, 8, 200), (10, 1, 2, 4, 8), (20, 4, 4, 4, 8))
     assert simulate(malleable(*jobs, nodes=8), Fair()).starts_s == [0, 10, 20]
-    # Resized at 10 s, it keeps its four nodes until 40 s; the second has the others until 14 s.
+    # Job 0, resized at 10 s, keeps its four nodes until 40 s; job 1 has the others until 14 s.
     schedule = simulate(malleable(*jobs, nodes=8), Fair(cooldown_s=30))
     assert [(piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(10, 8), (40, 4)]
 
 
 def test_where_resizes_take_time_nobody_grows_in_vain() -> None:
-    # The second leaves two nodes at 5 s, which shorten the first by less than the pause of 30 s.
+    # Job 1 leaves two nodes at 5 s, which would shorten job 0 by less than the pause of 30 s.
     workload, costs = malleable((0, 1, 2, 4, 20), (0, 2, 2, 2, 5), nodes=4), PerResize(30.0, 1.0)
     assert simulate(workload, Fair(), costs=costs).resizes == 0
     assert simulate(workload, Fair(costs=False), costs=costs).resizes == 1

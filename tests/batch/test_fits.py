@@ -22,7 +22,7 @@ PART = st.floats(0.0, 1.0)
 
 
 def rates_of(rho: float, sizes: Iterable[int], unit: float = 1.0) -> dict[int, float]:
-    """Logarithms of exact rates of a job whose unit of work is `unit`."""
+    """Return, by number of nodes, the logarithm of the exact rate of a job whose unit of work is `unit`."""
     return {nodes: math.log(unit * nodes ** (1.0 - rho)) for nodes in sizes}
 
 
@@ -47,7 +47,7 @@ def test_a_curve_lies_between_the_assumed_and_the_true_one_in_whatever_unit(
 
 @pytest.mark.parametrize(("sizes", "far"), [((1, 2), 0.51), ((1, 2, 4), 0.21), ((1, 2, 4, 8, 16), 0.05)])
 def test_the_wider_the_sizes_the_less_the_assumed_curve_counts(sizes: tuple[int, ...], far: float) -> None:
-    # The assumed and the true curve are 1 apart.
+    # The exponents of the assumed and the true curve differ by 1.
     assert fitted(rates_of(1.0, sizes), 0.0).rho == pytest.approx(1.0 - far, abs=0.01)
 
 
@@ -76,7 +76,7 @@ def test_the_last_rate_on_a_number_of_nodes_counts_until_the_job_ends() -> None:
 
 
 class Watching:
-    """Resizes job 0 at given times to given sizes, and notes its shown rate at further times."""
+    """A policy that resizes job 0 at given times, and records the rate that it sees at further times."""
 
     name = "watching"
     wants_all_arrivals = True
@@ -138,7 +138,7 @@ def test_a_policy_without_a_period_sees_no_rates() -> None:
 
 
 def sizes_at(schedule: Schedule, at_s: float) -> list[int]:
-    """The sizes of the jobs 0 and 1."""
+    """Return the sizes of the jobs 0 and 1 at this time."""
     return [
         next(len(one.nodes) for one in schedule.all_pieces() if one.job == job and one.end_s > at_s)
         for job in (0, 1)
@@ -146,7 +146,7 @@ def sizes_at(schedule: Schedule, at_s: float) -> list[int]:
 
 
 def two_jobs_and_short_ones(true: tuple[AnySpeedup, AnySpeedup]) -> Workload:
-    """Two long jobs whose claimed speedups are linear, and short jobs for which both shrink."""
+    """Return two long jobs whose claimed speedups are linear, and short jobs for which both shrink."""
     short = [(100 + 100 * number, 4, 4, 4, 40) for number in range(6)]
     workload = malleable((0, 1, 4, 12, 2000), (0, 1, 4, 12, 2000), *short, nodes=12)
     truths = [Truth(2000.0, speedup) for speedup in true]
@@ -162,7 +162,7 @@ def test_the_job_whose_rates_scale_gets_more_nodes_than_the_job_whose_rates_do_n
     fitted_sizes = sizes_at(simulate(workload, policy_of("curve:floor=0,curve=fitted,period_s=5")), 700.0)
     scales, does_not = fitted_sizes if first_scales else fitted_sizes[::-1]
     assert scales > 2 * does_not
-    # A curve assumed of both jobs tells nothing about either.
+    # If one curve is assumed of both jobs, neither gets more nodes.
     assert sizes_at(simulate(workload, policy_of("curve:floor=0,curve=power:0.2")), 700.0) == [6, 6]
 
 

@@ -21,7 +21,7 @@ def runs(workload: Workload) -> NDArray[np.float64]:
 
 
 def load(workload: Workload) -> float:
-    """Of the machine, from the first submission to the last."""
+    """Return the load of the machine from the first submission to the last."""
     span_s = workload.jobs[-1].submit_s - workload.jobs[0].submit_s
     return float((sizes(workload) * runs(workload)).sum()) / (workload.nodes * span_s)
 
@@ -56,7 +56,7 @@ def test_lublins_sizes_and_run_times_have_the_models_moments(kind: Constants) ->
     slope, at_zero = kind.short_weight
     weights = np.clip(slope * many + at_zero, 0, 1)
     expected_runs = weights * math.prod(kind.short) + (1 - weights) * math.prod(kind.long)
-    # Less what is drawn again.
+    # Long run times are drawn again, which lowers the mean.
     assert expected_runs.mean() - 0.4 < logarithms.mean() < expected_runs.mean() + 0.1
     assert runs(workload).max() <= math.exp(12)
 
@@ -69,13 +69,13 @@ def test_lublins_arrivals_follow_the_day(kind: Constants) -> None:
     halves = np.bincount((arrivals % 86_400 // 1800).astype(int), minlength=48) / MANY * 48
     assert np.corrcoef(halves, cycle)[0, 1] > 0.97
     gaps_s = np.diff(arrivals)
-    # The mean of the log-gamma distribution below its limit, by another way: a sample of its own.
+    # The mean of the bounded log-gamma distribution, from an independent sample.
     sample = np.random.default_rng(5).gamma(kind.gap[0] * kind.all_hours, kind.gap[1], 400_000)
     assert gaps_s.mean() == pytest.approx(np.exp(sample[sample <= 13.0]).mean(), rel=0.1)
 
 
 def test_lublins_day_is_that_of_a_gamma_distribution() -> None:
-    # With a whole alpha, there is a formula (Erlang's).
+    # For an integral alpha, Erlang's formula gives the distribution.
     def below(x: float) -> float:
         return 1 - math.exp(-x / 4) * sum((x / 4) ** k / math.factorial(k) for k in range(8))
 
@@ -94,7 +94,9 @@ def test_lublins_kinds_are_mixed_by_arrival() -> None:
 
 
 def test_like_a_published_output_of_lublins_program() -> None:
-    """Of 10,000 jobs of any kind on 256 nodes, the seed unknown: shares, means, medians of lublin_256."""
+    """The published output (lublin_256) has 10,000 jobs on 256 nodes: shares, means and medians must be
+    close.
+    """
     workload = lublin(MANY, 256, 1, (ANY,))
     many, long = sizes(workload), runs(workload)
     assert (many == 1).mean() == pytest.approx(0.249, abs=0.01)

@@ -8,7 +8,7 @@ import pytest
 from mallob_py.batch.workload.job_table import read_job_table
 from mallob_py.batch.workload.swf import SwfError, workload_of
 
-#: some columns of the table, in its order, with some that nobody reads
+#: some columns of the table, in the table's order, including columns that are ignored
 HEAD = (
     "JOB_NAME,COBALT_JOBID,MACHINE_NAME,QUEUED_TIMESTAMP,QUEUED_DATE_ID,START_TIMESTAMP,END_TIMESTAMP,"
     "USERNAME_GENID,PROJECT_NAME_GENID,QUEUE_NAME,WALLTIME_SECONDS,RUNTIME_SECONDS,NODES_USED,"

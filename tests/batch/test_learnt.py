@@ -1,4 +1,4 @@
-"""Learnt run times, for any policy."""
+"""Run times predicted from ended jobs, for any policy."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ from mallob_py.batch.simulator import simulate
 
 
 class _Watching:
-    """FCFS that keeps the estimates it was shown."""
+    """FCFS that records the estimates that it is shown."""
 
     name = "watching"
     wants_all_arrivals = True
@@ -37,7 +37,7 @@ class _Watching:
 
 
 def _of(workload: Workload, *owners: str) -> Workload:
-    """The jobs are those of these users, who have a queue together."""
+    """Return the workload with these users as the owners of its jobs, all in one queue."""
     jobs = [
         msgspec.structs.replace(job, queue="all", user=user)
         for job, user in zip(workload.jobs, owners, strict=True)
@@ -65,7 +65,7 @@ def test_a_job_over_its_expected_time_is_expected_to_run_as_long_again_but_not_o
 
 
 def test_a_policy_that_learns_overtakes_where_estimates_would_not_let_it() -> None:
-    # The head needs all nodes at 100; the last job asks for 200 and takes 20, as one before it did.
+    # The head can have all nodes at 100; the last job requests 200 s and takes 20 s, like an earlier job.
     workload = _of(
         rigid((0, 1, 20, 200), (0, 1, 2000, 2000), (21, 2, 5, 5), (22, 1, 20, 200), nodes=2), *"abca"
     )

@@ -22,7 +22,7 @@ VARIANTS = list(product(("handoff", "spare", "intensive"), ("basic", "expand", "
 
 
 class Reference:
-    """MEBF as its module tells it, everything anew at each decision."""
+    """MEBF by its module's docstring, with everything recomputed at each decision."""
 
     name = "reference"
     wants_all_arrivals = True
@@ -71,7 +71,7 @@ class Reference:
                 yield from self.start(job, view)
 
     def delays_head(self, view: View, size: int, end_s: float) -> bool:
-        """Whether the head could start earlier without a job of this size, which ends then."""
+        """Tell whether a job of this size that ends at `end_s` would delay the head."""
         ends = [(max(view.now_s, running.estimated_end_s), running.size) for running in view.running.values()]
         need = view.queue[0].low
         enough = [
@@ -79,7 +79,7 @@ class Reference:
             for at_s in [view.now_s, *(at_s for at_s, _ in ends)]
             if view.free + sum(freed for until_s, freed in ends if until_s <= at_s) >= need
         ]
-        # Nodes ordered by a job and not yet taken are of nobody, and may be missed.
+        # Nodes that a job has ordered and not taken yet belong to no job, so the sum may miss them.
         shadow_s = min(enough) if enough else max(at_s for at_s, _ in ends)
         free = view.free + sum(freed for until_s, freed in ends if until_s <= shadow_s)
         return end_s > shadow_s and free - size < need
@@ -95,7 +95,7 @@ class Reference:
                 yield Resize(running.job.id, running.size + gain)
 
     def shrink(self, view: View) -> Iterator[Action]:
-        # Who is to grow has its nodes already: they are free no more.
+        # The nodes for a job that is to grow are not free any more.
         coming = [max(0, one.size - one.target) for one in view.running.values() if one.target is not None]
         need = view.queue[0].low - view.free - sum(coming)
         for running in sorted(self.malleable(view), key=lambda one: (-one.job.speedup.loss, one.order)):
@@ -103,7 +103,7 @@ class Reference:
             can_give = after < before and running.resized_s is None
             if need > 0 and can_give and self.feasible(running, after, view):
                 yield Resize(running.job.id, after)
-                if running.resized_s is not None:  # else it ends before it can
+                if running.resized_s is not None:  # otherwise the job ends before its next resize point
                     need -= before - after
 
     def resized(self, view: View) -> int:
@@ -123,7 +123,9 @@ class Reference:
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
-    """On 16 nodes, some jobs rigid; whole seconds, so that much happens at the same time."""
+    """Draw workloads on 16 nodes with some rigid jobs, in whole seconds, so that many events are
+    simultaneous.
+    """
     one = st.tuples(st.integers(0, 60), st.integers(1, 16), st.integers(1, 40), st.integers(0, 20))
     jobs = draw(st.lists(one, min_size=1, max_size=25))
     model = speed_model_of(draw(st.sampled_from(["power:0:0.3", "amdahl:0:0.3", "log:0:0.3", "linear"])))
@@ -174,7 +176,7 @@ def test_when_nothing_is_free_the_least_scalable_jobs_shrink_once_until_the_head
     least_scalable = max((0, 1), key=lambda job: workload.jobs[job].speedup.loss)
     assert schedule.starts_s[2] == 1
     assert sizes(schedule, least_scalable) == [5, 3]
-    # For the one that needs five at least, the other gives two as well, which do not suffice.
+    # For the job that needs at least five nodes, the other job gives two nodes, too, which do not suffice.
     assert schedule.starts_s[3] > 2
     assert sizes(schedule, 1 - least_scalable) == [5, 3]
 

@@ -16,14 +16,14 @@ def test_the_means_are_those_of_a_schedule_made_by_hand() -> None:
     assert metrics.turnaround_s == pytest.approx((10 + 13 + 33) / 3)
     assert metrics.slowdown == pytest.approx((1 + 13 / 5 + 33 / 20) / 3)
     assert metrics.bounded_slowdown == pytest.approx((1 + 13 / 10 + 33 / 20) / 3)
-    # Nobody was resized: either run time is the same one.
+    # No job was resized, so both run times are equal.
     assert metrics.stretched_slowdown == pytest.approx(metrics.slowdown)
     assert metrics.stretched_bounded_slowdown == pytest.approx(metrics.bounded_slowdown)
     assert metrics.utilisation == pytest.approx((40 + 20 + 40) / (4 * 35))
 
 
 class OnOneNode:
-    """Whoever is first in the queue, on one node."""
+    """A policy that runs the first job of the queue on one node."""
 
     name = "one"
     wants_all_arrivals = False
@@ -36,7 +36,7 @@ class OnOneNode:
 
 
 def test_a_policy_that_slows_a_job_down_does_not_gain_slowdown_by_it() -> None:
-    # Each of 40 s on its two nodes takes 80 s on one, and the second waits for the first.
+    # Each job would take 40 s on two nodes; it takes 80 s on one, and the second waits for the first.
     jobs = ((0, 1, 2, 2, 40), (0, 1, 2, 2, 40))
     metrics = metrics_of(simulate(malleable(*jobs, nodes=1), OnOneNode()))
     assert metrics.slowdown == metrics.bounded_slowdown == pytest.approx((80 + 160) / 2 / 40)
@@ -45,7 +45,7 @@ def test_a_policy_that_slows_a_job_down_does_not_gain_slowdown_by_it() -> None:
 
 
 def test_bounded_slowdowns_take_either_run_time_as_ten_seconds_at_least() -> None:
-    # 4 s on its two nodes are 8 s on one.
+    # A job of 4 s on two nodes takes 8 s on one.
     metrics = metrics_of(simulate(malleable((0, 1, 2, 2, 4), (0, 1, 2, 2, 4), nodes=1), OnOneNode()))
     assert metrics.slowdown == pytest.approx((8 + 16) / 2 / 4)
     assert metrics.bounded_slowdown == metrics.stretched_bounded_slowdown == pytest.approx((1 + 1.6) / 2)
@@ -73,7 +73,7 @@ def test_without_jobs_there_are_no_means() -> None:
 
 
 class GrowsThenShrinks:
-    """A job starts on one node, has two after 10 s and one again after 20 s."""
+    """A policy that gives a job one node, two nodes after 10 s, and one node again after 20 s."""
 
     name = "grows"
     wants_all_arrivals = False

@@ -1,7 +1,8 @@
-"""Start by start what other simulators say: of public traces, where these are at hand, and of made ones.
+"""Starts of jobs compared one by one with those of other simulators, for public and for generated traces.
 
 `MALLOB_PY_TRACES` names a folder with `oracle/` and `traces/`; without it, the tests of public traces are
-skipped. Made ones are played by plain programs with events of their own, in the orders of pyss and ElastiSim.
+skipped. Generated traces are played by plain programs with event loops of their own, in the orders of pyss
+and ElastiSim.
 """
 
 import csv
@@ -72,7 +73,9 @@ def _freed(ends: list[tuple[float, int]], until_s: float) -> int:
 
 
 def plain_pyss(workload: Workload, plan: _Plan) -> list[float]:
-    """The starts, where submissions come before ends, and a submission asks the plan only if it fits."""
+    """Return the starts in pyss's order: submissions precede ends, and a job that does not fit asks for no
+    plan.
+    """
     events = [(job.submit_s, 0, job.id) for job in workload.jobs]
     starts_s, queue, running, free = [0.0] * len(events), list[Job](), dict[int, float](), workload.nodes
     heapq.heapify(events)
@@ -96,7 +99,7 @@ def plain_pyss(workload: Workload, plan: _Plan) -> list[float]:
 
 
 def plain_elastisim(workload: Workload) -> list[float]:
-    """The starts, where each event and each minute starts the first job, if it fits, and no other."""
+    """Return the starts in ElastiSim's order: each event and each minute starts the first job, if it fits."""
     events = [(job.submit_s, 1, job.id) for job in workload.jobs]
     starts_s, queue, free, tick_s = [0.0] * len(events), list[Job](), workload.nodes, 0.0
     heapq.heapify(events)
@@ -121,7 +124,9 @@ def plain_elastisim(workload: Workload) -> list[float]:
 
 
 def crowded(seed: int) -> Workload:
-    """Lublin's jobs of 64 nodes, of which many wait; users take them to last up to five times as long."""
+    """Return jobs of Lublin's model on 64 nodes, many of which wait; estimates are up to five times too
+    long.
+    """
     made, choose = lublin(300, 64, seed, (ANY,)), random.Random(seed)
     jobs = [
         (float(round(job.submit_s / 2)), job.nodes, float(math.ceil(truth.run_s)))
@@ -209,9 +214,9 @@ def test_all_published_digits_of_the_agreement_policy_come_out(
 @pytest.mark.parametrize(
     ("settings", "published"),
     [
-        # As its publication describes it; 0.743 is what it tells of its best cut-off.
+        # As the paper describes the policy; 0.743 is published for the best cut-off.
         ({"waits": "map", "counts_shared": False}, 0.743),
-        # What a plain program that remembers nothing between decisions makes of it without the check.
+        # Without the check; the number is from a plain program that remembers nothing between decisions.
         ({"check": False, "counts_shared": False, "again": False, "replan": False}, 0.529),
     ],
 )
@@ -230,7 +235,7 @@ def test_lublins_jobs_are_like_those_of_its_program() -> None:
     sizes = np.array([job.nodes for job in ours.jobs])
     runs = np.array([truth.run_s for truth in ours.truths])
     for made, published in ((sizes, theirs[:, 4]), (runs, theirs[:, 3])):
-        # The largest difference of the two distributions, as Kolmogorov and Smirnov have it.
+        # The largest difference of the two distributions (Kolmogorov and Smirnov).
         values = np.unique(published)
         shares = [
             np.searchsorted(np.sort(them), values, side="right") / len(them) for them in (made, published)

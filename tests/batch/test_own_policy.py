@@ -20,7 +20,7 @@ _BLOCK = re.compile(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | 
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after `pip install` of the document's package."""
+    """Install the document's package, with the effect of `pip install`."""
     files = dict(_BLOCK.findall(_DOCUMENT.read_text()))
     for name, content in files.items():
         (tmp_path / name).write_text(content)

@@ -1,7 +1,7 @@
-"""What holds for every policy there is, on random workloads: of all that are registered, with some settings.
+"""Properties of every registered policy, with some settings, on random workloads.
 
-A policy that needs nodes with several resources says so, and is tried on those; all others have jobs of all
-kinds, with resize costs and resize points, in all orders of events.
+A policy that needs nodes with several resources gets such nodes; all other policies get jobs of all kinds,
+with resize costs and resize points, in all orders of events.
 """
 
 import itertools
@@ -49,7 +49,7 @@ _ALL = [
     for name in policy_names()
     for text in (name, *(f"{name}:{more}" for more in _SETTINGS.get(name, ())))
 ]
-#: with rigid jobs, these are EASY: the first waiting job has a reservation
+#: policies that, with rigid jobs, are EASY: the first waiting job has a reservation
 _ARE_EASY = {"easy", "rigid-easy", "agreement", "elastic", "elastic-easy", "sd"}
 _KEEP_NO_PROMISE = ("quirks", "learn")
 _EASY = [
@@ -77,7 +77,7 @@ _orders = st.sampled_from(EventOrder)
 
 
 class Watched:
-    """A policy as it is; what it is shown is checked, what it does is kept."""
+    """A wrapper of a policy that checks each view and records each action."""
 
     def __init__(self, text: str) -> None:
         self._policy = policy_of(text)
@@ -87,13 +87,13 @@ class Watched:
         self.shares_cores = getattr(self._policy, "shares_cores", False)
         self.done: list[tuple[float, Action]] = []
         self.view = View(0)
-        #: now, not the simulator but the policy looks at what there is
+        #: whether the policy, not the simulator, is reading the view
         self.is_asked = False
-        #: by job that was ever the first to wait: the least of the shadow times, at which it can start
+        #: job that was ever the first to wait -> the earliest of its shadow times
         self.shadows_s: dict[int, float] = {}
 
     def begin(self, nodes: int) -> None:
-        self._policy.begin(nodes)  # anew where a wish was granted behind it
+        self._policy.begin(nodes)  # called again after a wish was granted
 
     def decide(self, view: View) -> Iterator[Action]:
         self.view = view
@@ -120,13 +120,13 @@ class Watched:
 
 
 class Pauses:
-    """Resize costs as they are; keeps when jobs stood still."""
+    """A wrapper of resize costs that records when jobs stood still."""
 
     def __init__(self, costs: ResizeCost, policy: Watched, imbalance: Imbalance = Imbalance.IDEAL) -> None:
         self._costs = costs
         self._policy = policy
         self.imbalance = imbalance
-        #: by job; a pause that comes within another is added to it
+        #: job -> spans in which it stood still; a pause within a pause prolongs it
         self.spans_s: dict[int, list[tuple[float, float]]] = {}
 
     def pause_s(self, job: Job, before: int, after: int) -> float:
@@ -148,7 +148,7 @@ def _check_view(view: View) -> None:
 
 
 def _shadow_s(head: Job, view: View) -> float:
-    """The earliest time at which enough nodes will be free, by the estimates."""
+    """Return the earliest time at which, by the estimates, enough nodes will be free for the head."""
     free, room = view.free, None if view.room is None else view.room.copy()
     for end_s, _, running in view.ends:
         if room is None:
@@ -161,7 +161,9 @@ def _shadow_s(head: Job, view: View) -> float:
 
 
 def _check(schedule: Schedule, pauses: Pauses) -> None:
-    """Everybody ends, after its work and no more, on as many nodes as it can use; no node is given twice."""
+    """Check that each job ends after exactly its work, on a permitted number of nodes, and that no node is
+    shared.
+    """
     workload = schedule.workload
     pieces: list[list[Piece]] = [[] for _ in workload.jobs]
     for piece in schedule.all_pieces():
@@ -184,7 +186,7 @@ def _check(schedule: Schedule, pauses: Pauses) -> None:
 
 
 def _work_s(job: Job, truth: Truth, life: list[Piece], schedule: Schedule, pauses: Pauses) -> float:
-    """What a job has done of its work [s on its preferred number of nodes]."""
+    """Return how much work [s on its preferred number of nodes] a job has done."""
     speedup = truth.speedup or job.speedup
     done_s = 0.0
     for piece in life:
@@ -193,7 +195,7 @@ def _work_s(job: Job, truth: Truth, life: list[Piece], schedule: Schedule, pause
         for start_s, end_s in pauses.spans_s.get(job.id, ()):
             active_s -= max(0.0, min(end_s, piece.end_s) - max(start_s, piece.start_s))
         done_s += active_s * (1.0 if size == job.nodes else speedup.speed(size, job.nodes))
-    # Who shares nodes is never resized meanwhile.
+    # A job that shares nodes is never resized meanwhile.
     rate = speedup.speed(len(life[0].nodes), job.nodes)
     as_guest = [span for span in schedule.shared if span.guest == job.id]
     for span in schedule.shared:
@@ -209,7 +211,7 @@ def _work_s(job: Job, truth: Truth, life: list[Piece], schedule: Schedule, pause
 
 
 def _check_nodes(schedule: Schedule) -> None:
-    """A node has one job at a time, but for a guest and its mate."""
+    """Check that each node has one job at a time, except for a guest and its mate."""
     on_node: dict[int, list[Piece]] = {}
     for piece in schedule.all_pieces():
         for node in piece.nodes:
@@ -258,7 +260,7 @@ def test_everybody_does_its_work_within_the_machine_and_the_same_each_time(
     pauses = Pauses(costs, policy, imbalance)
     schedule = simulate(workload, policy, costs=pauses, order=order, imbalance=imbalance)
     _check(schedule, pauses)
-    # What a policy remembers ends with a run.
+    # A policy must remember nothing from an earlier run.
     again = simulate(workload, policy, costs=costs, order=order, imbalance=imbalance)
     assert _same(schedule, again)
 
@@ -316,7 +318,7 @@ def test_how_long_a_job_runs_changes_nothing_before_it_ends(
 ) -> None:
     chosen = data.draw(st.sampled_from(workload.jobs)).id
     truths = [*workload.truths]
-    # Its resize points and wishes come at shares of its run time.
+    # Without resize points and wishes, whose times depend on the run time.
     truths[chosen] = Truth(truths[chosen].run_s, truths[chosen].speedup)
     _same_until_an_end(text, msgspec.structs.replace(workload, truths=truths), chosen, longer_s, order)
 
@@ -360,7 +362,7 @@ def test_from_a_view_no_truth_can_be_reached(workload: Workload) -> None:
 
 
 def _look_around(thing: Any, seen: set[int]) -> None:
-    """Through all that its attributes and items lead to."""
+    """Check that no object reachable from `thing` contains the truth."""
     if id(thing) in seen:
         return
     seen.add(id(thing))

@@ -28,7 +28,7 @@ POWER = NodePower(idle_w=10.0, busy_w=50.0)
 
 
 class GrowAtSix:
-    """Job 0 on 2 nodes, from second 6 on 4."""
+    """A policy that runs job 0 on 2 nodes, and on 4 from second 6 on."""
 
     name = "grow"
     wants_all_arrivals = False
@@ -78,7 +78,7 @@ def test_a_job_that_can_never_run_has_the_row_of_a_rejected_one(tmp_path: Path) 
     write_schedule(simulate(workload_of(read_swf(trace)), Fcfs()), tmp_path, POWER)
     done, *rejected = _rows(tmp_path / "jobs.csv")
     assert done["final_state"] == "COMPLETED_SUCCESSFULLY"
-    # The first job that runs comes at second 1.
+    # The first job that can run is submitted at second 1.
     asked = ("job_id", "submission_time", "requested_number_of_resources", "requested_time")
     assert [tuple(row[key] for key in asked) for row in rejected] == [
         ("3", "7", "2", "30"),
@@ -93,7 +93,7 @@ def test_a_job_that_can_never_run_has_the_row_of_a_rejected_one(tmp_path: Path) 
 
 
 def test_nodes_that_jobs_share_take_their_power_once(tmp_path: Path) -> None:
-    # Two units and one on the first node for 10 s, then one for 5; the last job has another for itself.
+    # Three units are on the first node for 10 s, then one unit for 5 s; the last job has a node of its own.
     jobs = [(0, 2, (1.0, 0.0), 10), (0, 1, (2.0, 0.0), 15), (0, 1, (), 5)]
     schedule = simulate(sharing(*jobs), PbsFifo())
     assert [set(nodes) for nodes in schedule.allocations][:2] == [{0}, {0}]
@@ -122,7 +122,7 @@ def test_a_resized_job_has_a_row_for_each_piece(tmp_path: Path, resized: Schedul
     ]
     (row,) = _rows(tmp_path / "jobs.csv")
     assert (row["allocated_resources"], row["consumed_energy"]) == ("0-3", str((6 * 2 + 2 * 4) * 50))
-    # 10 s on its own nodes; it ran for 8 s.
+    # The job would take 10 s on its requested nodes; it ran for 8 s.
     assert (row["turnaround_time"], row["execution_time"], row["stretch"]) == ("8", "8", "0.8")
     told = json.loads((tmp_path / "schedule.json").read_bytes())
     assert (told["mean_slowdown"], told["max_slowdown"], told["mean_bounded_slowdown"]) == (0.8, 0.8, 1.0)

@@ -16,7 +16,7 @@ from mallob_py.batch.simulator import EventOrder, Imbalance, Schedule, SharedSpa
 
 
 def sharing(*jobs: tuple[float, int, float, float], nodes: int) -> Workload:
-    """Jobs as (submission, nodes, run time, estimate), which can run on a share of their nodes' cores."""
+    """Return jobs given as (submission, nodes, run time, estimate), which can share their nodes' cores."""
     described = [
         Job(number, float(at), size, float(estimate), Kind.MALLEABLE, number=number + 1)
         for number, (at, size, _, estimate) in enumerate(jobs)
@@ -25,7 +25,7 @@ def sharing(*jobs: tuple[float, int, float, float], nodes: int) -> Workload:
 
 
 class Planned:
-    """Starts all that fit; at a time, does what is planned."""
+    """A policy that starts all jobs that fit, and at given times returns the planned actions."""
 
     name = "planned"
     wants_all_arrivals = True
@@ -64,7 +64,8 @@ def test_a_guest_and_its_mate_run_at_half_speed_and_cores_go_back_at_its_end() -
 def test_a_guest_takes_over_the_nodes_of_a_mate_that_ends(imbalance: Imbalance, rate: float) -> None:
     workload = sharing((0, 3, 4, 50), (0, 1, 100, 100), (0, 4, 10, 30), nodes=4)
     schedule = simulate(workload, Planned((2, Share(2, (0, 1)))), imbalance=imbalance)
-    # When the first mate has ended, 2 of the guest's 10 s are done, and it has 3 nodes and half of another.
+    # When the first mate has ended, 2 of the guest's 10 s are done; then the guest has 3 whole nodes and a
+    # half.
     end_s = 6 + 8 / rate
     assert schedule.ends_s == pytest.approx([6, 100 + (end_s - 2) / 2, end_s])
     assert schedule.shared == [
@@ -83,7 +84,7 @@ def test_a_guest_without_mates_has_all_cores_and_frees_all_nodes() -> None:
 def test_other_shares_of_the_cores_can_be_given() -> None:
     workload = sharing((0, 2, 10, 10), (0, 2, 3, 3), nodes=2)
     schedule = simulate(workload, Planned((4, Share(1, (0,), 0.25))))
-    # The mate, at 3/4 of its speed, ends first; the guest has done 2 s then, of 3.
+    # The mate, at 3/4 of its speed, ends first; by that time, the guest has done 2 of 3 s.
     assert schedule.ends_s == [4 + 6 / 0.75, 13]
 
 
@@ -98,7 +99,7 @@ def test_estimated_ends_are_those_of_the_limits() -> None:
     workload = sharing((0, 3, 4, 50), (0, 1, 100, 100), (0, 4, 18, 30), nodes=4)
     simulate(workload, Watching((1, Share(2, (0, 1)))))
     assert seen[1] == [(2, 61, 0), (0, 80, 3), (1, 130, 1)]
-    # Job 0 has ended, and its nodes go on being used.
+    # Job 0 has ended, but its nodes are still in use.
     assert seen[7] == [(2, 61, 3), (1, 130, 1)]
 
 
@@ -163,7 +164,8 @@ def test_the_penalty_is_kept_below_the_cutoff() -> None:
 
 
 def test_the_dynamic_cutoff_is_the_mean_of_the_running_jobs_slowdowns() -> None:
-    # At 100, the slowdowns are 1 and 2, and so the cut-off is 1.5; job 2 would come to 2.1, job 3 to 1.02.
+    # From 100 on, the running jobs' slowdowns are 1 and 2, so the cut-off is 1.5; job 2 would have 2.1, job 3
+    # 1.02.
     jobs = [(0, 4, 100, 100), (0, 2, 100, 100), (0, 2, 1000, 1000), (110, 2, 20, 20), (110, 4, 9, 9)]
     schedule = simulate(sharing(*jobs, nodes=4), SdPolicy(dynamic=True, check=False))
     assert schedule.starts_s[:4] == [0, 100, 100, 110]
@@ -193,7 +195,7 @@ def test_of_three_mates_the_set_with_the_least_penalties_is_chosen() -> None:
 
 @pytest.mark.parametrize(("again", "start_s"), [(True, 20), (False, 55)])
 def test_a_guest_whose_mate_has_ended_can_be_a_mate_itself_or_not(again: bool, start_s: float) -> None:
-    # The first job ends at 15, and leaves its nodes to its guest, which has 40 s of 45 to go.
+    # The first job ends at 15 and leaves its nodes to its guest, which has 40 of 45 s left.
     jobs = [(0, 4, 10, 100), (5, 4, 45, 45), (20, 4, 5, 5)]
     schedule = simulate(sharing(*jobs, nodes=4), SdPolicy(check=False, again=again))
     assert schedule.ends_s[0] == 15
@@ -202,7 +204,7 @@ def test_a_guest_whose_mate_has_ended_can_be_a_mate_itself_or_not(again: bool, s
 
 @pytest.mark.parametrize(("counts_shared", "start_s"), [(True, 2), (False, 3)])
 def test_reservations_count_on_shared_nodes_or_not(counts_shared: bool, start_s: float) -> None:
-    # The head can start at 101, beside the last job, if the nodes that job 2 shares till 3 are counted.
+    # The head can start at 101, beside the last job, if the nodes that job 2 shares until 3 are counted.
     jobs = [(0, 2, 100, 100), (0, 1, 50, 50), (1, 2, 1, 1), (2, 3, 9, 9), (2, 1, 200, 200)]
     policy = SdPolicy(1.05, check=False, counts_shared=counts_shared)
     assert simulate(sharing(*jobs, nodes=4), policy).starts_s[4] == start_s
@@ -272,7 +274,9 @@ def test_sharing_keeps_capacity_and_work_and_everybody_ends(
 
 
 def check_nodes(schedule: Schedule) -> None:
-    """Nobody starts early; at any time, the cores that jobs have of a node are no more than it has."""
+    """Check that no job starts before its submission, and that jobs never have more cores of a node than it
+    has.
+    """
     shares: dict[int, list[tuple[float, float]]] = {}
     for job, (begin_s, end_s, nodes) in enumerate(
         zip(schedule.starts_s, schedule.ends_s, schedule.allocations, strict=True)
@@ -292,7 +296,9 @@ def check_nodes(schedule: Schedule) -> None:
 
 
 class SlowSd:
-    """SD-Policy by its definition: all sets of mates, anew at each decision, of everything anew."""
+    """SD-Policy by its definition: all sets of mates are tried at each decision, and nothing is
+    remembered.
+    """
 
     name = "slow"
     wants_all_arrivals = True
@@ -432,7 +438,7 @@ def test_it_is_what_its_definition_says(
 
 
 def test_with_a_map_a_job_behind_the_head_knows_that_it_waits_for_it_as_well() -> None:
-    # The head can start at 40, 25 s from now, and then runs for 60; the last one wants 25 s.
+    # The head can start at 40, 25 s from now, and then runs for 60 s; the last job takes 25 s.
     jobs = [(0, 4, 40, 40), (0, 2, 900, 900), (15, 4, 60, 60), (15, 4, 25, 25)]
     starts = {
         waits: simulate(sharing(*jobs, nodes=6), SdPolicy(waits=waits)).starts_s[3]

@@ -15,7 +15,7 @@ from mallob_py.experiments.output import Output
 
 
 def trace(folder: Path, jobs: list[tuple[int, int, int, int]]) -> None:
-    """Jobs as (submission, cores, run time, estimate), all in the partition of Curie."""
+    """Write a trace of Curie with jobs given as (submission, cores, run time, estimate)."""
     lines = [
         f"{number} {at} -1 {run} {cores} -1 -1 {cores} {estimate} -1 1 1 1 -1 1 10 -1 -1\n"
         for number, (at, cores, run, estimate) in enumerate(jobs, 1)

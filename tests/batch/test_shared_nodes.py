@@ -15,7 +15,7 @@ from mallob_py.batch.simulator import Schedule, simulate
 
 
 class _Scripted:
-    """Starts every job at once as a script says; keeps what was left of the nodes."""
+    """A policy that starts every job at once as scripted, and records the free room of the nodes."""
 
     name = "scripted"
     wants_all_arrivals = True
@@ -41,7 +41,7 @@ def test_units_of_several_jobs_share_a_node_and_the_view_shows_what_is_left() ->
     assert policy.left[0] == full
     assert policy.left[1] == [[2.0, 0.0], *full[1:]]
     assert policy.left[2] == [[0.0, 0.0], *full[1:]]
-    # At second 6, the second job ends; the last decision sees all given back.
+    # At second 6, the second job ends; the last decision sees all room free again.
     assert policy.left[3] == [[2.0, 0.0], full[1], [3.0, 0.0], full[3]]
     assert policy.left[-1] == full
 
@@ -79,7 +79,7 @@ def test_pbs_says_which_jobs_it_needs() -> None:
 
 
 def test_a_job_overtakes_if_it_leaves_the_first_its_room() -> None:
-    # The second needs both nodes with GPUs; the third may run long beside it, the fourth may not.
+    # Job 1 needs both nodes with GPUs; job 2 may run long beside it, job 3 may not.
     workload = sharing(
         (0, 1, (1.0, 2.0), 10), (1, 2, (3.0, 2.0), 10), (2, 2, (1.0, 0.0), 50), (3, 1, (1.0, 1.0), 50)
     )
@@ -104,7 +104,7 @@ def test_utilisation_counts_the_first_resource() -> None:
 
 
 def _check_capacity(workload: Workload, schedule: Schedule) -> None:
-    """At every start, the jobs that run then do not need more than there is."""
+    """Check that, at every start, the running jobs do not need more than the cluster has."""
     capacity = np.array(SMALL_CLUSTER.capacities)
     for now in schedule.starts_s:
         left = capacity.copy()

@@ -15,7 +15,7 @@ from mallob_py.batch.speedup import Power
 
 
 class Scripted:
-    """Does at each decision what the test says."""
+    """A policy whose decisions the test makes."""
 
     name = "scripted"
     wants_all_arrivals = False
@@ -36,7 +36,9 @@ def start_on(nodes: int) -> Callable[[View], list[Action]]:
 
 
 def at(time_s: float, action: Action, otherwise: Callable[[View], list[Action]] = start_all) -> Scripted:
-    """Everything starts at once on as few nodes as can be; at one time, something else is done."""
+    """Return a policy that starts jobs at once on their fewest nodes, and at one time returns `action`
+    instead.
+    """
 
     def decide(view: View) -> list[Action]:
         if view.now_s == time_s:
@@ -47,7 +49,7 @@ def at(time_s: float, action: Action, otherwise: Callable[[View], list[Action]] 
 
 
 def check(schedule: Schedule) -> None:
-    """Nobody starts early, runs too short, or has a node that somebody else has."""
+    """Check that no job starts early, runs for too short a time, or has a node of another job."""
     spans = [(piece.start_s, piece.end_s, piece.nodes) for piece in schedule.pieces]
     last = zip(schedule.piece_starts_s, schedule.ends_s, schedule.allocations, strict=True)
     spans += [(begin, end, tuple(nodes)) for begin, end, nodes in last]
@@ -207,7 +209,9 @@ def test_an_evolving_job_asks_and_may_be_given() -> None:
 
 
 def evolving(wanted: int, *others: tuple[Job, Truth]) -> Workload:
-    """A job on two of four nodes that wants so many after five seconds, and one in the end; and others."""
+    """Return a job on two of four nodes that requests `wanted` nodes after five seconds and one at last, and
+    others.
+    """
     own = Job(0, 0.0, 2, 20.0, Kind.EVOLVING, 1, 4)
     wishes = (Wish(0.25, wanted), Wish(0.75, 1))
     jobs, truths = zip((own, Truth(20.0, wishes=wishes)), *others, strict=True)
@@ -224,7 +228,7 @@ def test_wishes_that_a_policy_leaves_are_granted_behind_it(policy: str) -> None:
 
 @pytest.mark.parametrize("order", EventOrder)
 def test_a_policy_that_begins_anew_after_a_grant_hears_of_all_that_wait(order: EventOrder) -> None:
-    # The grant is the last that happens before the machine is empty.
+    # After this grant, nothing happens until the machine is empty.
     jobs = [Job(0, 0.0, 2, 40.0, Kind.EVOLVING, 1, 4), Job(1, 0.0, 4, 10.0, number=1)]
     workload = Workload(jobs, [Truth(20.0, wishes=(Wish(0.25, 1),)), Truth(10.0)], 4)
     schedule = simulate(workload, policy_of("conservative"), order=order)
@@ -234,7 +238,7 @@ def test_a_policy_that_begins_anew_after_a_grant_hears_of_all_that_wait(order: E
 
 @pytest.mark.parametrize("order", EventOrder)
 def test_a_plan_gets_all_nodes_of_a_job_that_has_grown_past_its_estimate_and_ends(order: EventOrder) -> None:
-    # The job at hand has four nodes instead of two and ends a minute before it is expected again.
+    # Job 0 has four nodes instead of two, and ends a minute before its corrected estimated end.
     others = [Job(1, 13.0, 4, 9.0, number=1), Job(2, 14.0, 4, 5.0, number=2)]
     own = Job(0, 0.0, 2, 8.0, Kind.EVOLVING, 1, 4)
     workload = Workload([own, *others], [Truth(20.0, wishes=(Wish(0.5, 4),)), Truth(9.0), Truth(5.0)], 4)
@@ -245,7 +249,7 @@ def test_a_plan_gets_all_nodes_of_a_job_that_has_grown_past_its_estimate_and_end
 
 @pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative"])
 def test_a_wish_is_not_granted_while_it_would_delay_the_first_that_waits(policy: str) -> None:
-    # At 5 s one node is free, which the head counts on for 12 s, when the short job is over.
+    # At 5 s one node is free; the head's reservation at 12 s, the short job's end, needs it.
     short, head = Job(1, 0.0, 1, 12.0, number=1), Job(2, 1.0, 2, 10.0, number=2)
     schedule = simulate(evolving(3, (short, Truth(12.0)), (head, Truth(10.0))), policy_of(policy))
     assert [(piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(15, 2)]
@@ -254,7 +258,9 @@ def test_a_wish_is_not_granted_while_it_would_delay_the_first_that_waits(policy:
 
 
 def bounding(policy: str, *others: tuple[Job, Truth], high: int = 4) -> Schedule:
-    """A malleable job on two of four nodes that has work for four after five seconds, in the end for one."""
+    """Simulate a malleable job on two of four nodes that has work for four after five seconds, and for one at
+    last.
+    """
     own = Job(0, 0.0, 2, 200.0, Kind.MALLEABLE, 1, high)
     wishes = (Wish(0.0, 2), Wish(0.25, 4), Wish(0.75, 1))
     jobs, truths = zip((own, Truth(20.0, wishes=wishes)), *others, strict=True)
@@ -302,7 +308,7 @@ def test_real_processes_take_time_to_start_to_end_and_to_be_resized() -> None:
 
     outcome = simulate(malleable((0, 1, 2, 4, 30), nodes=4), Scripted(decide), delays=delays)
     assert (shown[0.0], shown[3.0]) == (Kind.MOLDABLE, Kind.MALLEABLE)
-    # On one node from 1 s to 5 s, on four until 11 s, then on one.
+    # The job has one node from 1 s to 5 s, four until 11 s, then one.
     assert [(piece.end_s, len(piece.nodes)) for piece in outcome.pieces] == [(5.0, 1), (11.0, 4)]
     assert outcome.ends_s[0] == 11.0 + (60 - 4 - 24) + 0.5
     rigid_one = simulate(rigid((0, 1, 5), (0, 1, 5), nodes=1), Fcfs(), delays=delays)
@@ -363,7 +369,7 @@ def test_a_machine_and_times_that_nothing_can_count_are_refused_at_once() -> Non
     [(Delays(), 0.0, 5), (Delays(0, 0, 1e-30, 1e-30), 0.0, 5), (Delays(), 2.0, 2011)],
 )
 def test_decisions_that_go_round_are_refused(delays: Delays, pause_s: float, time_s: float) -> None:
-    """Within a decision, by several decisions at one time, and at times between which a job stands still."""
+    """Decisions repeat within one decision, at one time, or at times between which the job stands still."""
 
     def decide(view: View) -> Iterable[Action]:
         yield from start_all(view)

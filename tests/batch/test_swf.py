@@ -127,7 +127,7 @@ def test_a_trace_that_hides_the_machine_s_size_needs_to_be_told(tmp_path: Path) 
 
 
 def sized(folder: Path, header: str, *sizes: int, run_s: int = 90) -> Path:
-    """A job of each size in turn every 100 s, for 200 jobs; so their mean size is about the busy nodes."""
+    """Write a trace of 200 jobs, one every 100 s, with these sizes in turn."""
     lines = [
         f"{number} {100 * number} -1 {run_s} {size} -1 -1 -1 {run_s} -1 1 1 1 1 1 1 -1 -1\n"
         for number, size in zip(range(200), itertools.cycle(sizes), strict=False)
@@ -145,9 +145,9 @@ def test_the_machine_is_its_processors_in_nodes_where_all_jobs_had_whole_ones(tm
     assert workload.left_out == ()
     (remark,) = workload.remarks
     assert remark == "a node has 8 processors (MaxProcs 128, MaxNodes 16): taken as --cores-per-node 8"
-    # Also of a part in which no job could tell, and on a machine of another size.
+    # The result also holds for a part of the trace, and for a machine of another size.
     assert workload_of(swf, rows=slice(1), nodes=32).jobs[0].nodes == 1
-    # Who says how many processors a node has is not contradicted.
+    # If the caller says how many processors a node has, there is no remark.
     told = workload_of(swf, processors_per_node=4)
     assert (told.nodes, told.jobs[0].nodes, told.remarks) == (32, 2, ())
     assert workload_of(swf, processors_per_node=1).nodes == 128
@@ -178,12 +178,12 @@ def test_more_load_than_a_machine_can_have_is_said_with_the_likely_cause(tmp_pat
         (found,) = workload_of(read_swf(sized(tmp_path, header, *sizes)), **asked).remarks  # type: ignore[arg-type]
         return found
 
-    # 60 nodes busy for 90 s of every 100, of 16; jobs too large for these count as well.
+    # On average, 60 nodes would be busy for 90 of 100 s, but there are 16; jobs above 16 nodes count, too.
     alone = remark("; MaxNodes: 16\n", 8, 128, 44)
     assert alone.startswith("the offered load is 3.38 of the machine (16 nodes): ")
     assert "only MaxNodes" in alone
     assert "such as 128)" in alone
-    # A load that can be, of one job that is too large.
+    # The load is possible, but one job is too large.
     large = remark("; MaxNodes: 16\n", 1, 1, 1, 24)
     assert large.startswith("the largest job has size 24, more than the machine (16 nodes): its header")
     smaller = remark("; MaxProcs: 128\n", 60, nodes=32)
@@ -199,7 +199,7 @@ def test_a_load_that_a_machine_can_have_is_not_remarked_upon(tmp_path: Path) -> 
         "--nodes 45 is a smaller machine than the trace's, which has 50",
     )
     assert workload_of(swf, nodes=46).remarks == workload_of(swf).remarks == ()
-    # One job after the other, and many at once: nobody can tell how large the machine was.
+    # Jobs that run one after the other or all at once do not show how large the machine was.
     assert workload_of(swf, nodes=6, rows=slice(1)).remarks == ()
     assert workload_of(read_swf(trace(tmp_path, HEAD + LINES)), nodes=3).remarks == ()
 
@@ -241,7 +241,7 @@ def test_a_field_that_is_missing_here_and_too_much_there_is_noticed(tmp_path: Pa
     assert swf.rows.tolist() == [[float(word) for word in words]] * 2
 
 
-#: how headers of the archive are written, as far as they are not as its definition says
+#: forms of the archive's headers that the format's definition does not permit
 _NOISE = st.sampled_from(
     [
         b";",

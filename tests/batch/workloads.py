@@ -86,7 +86,7 @@ def any_workloads(nodes: int = 8, jobs: int = 12) -> st.SearchStrategy[Workload]
     )
 
 
-#: cluster with the resources cores and GPUs: two nodes without GPUs, and two nodes with two GPUs each
+#: cluster with the resources cores and GPUs: two nodes without GPUs, two nodes with two GPUs each
 SMALL_CLUSTER = Cluster(("cores", "GPUs"), ((4.0, 0.0), (4.0, 0.0), (4.0, 2.0), (4.0, 2.0)))
 
 

@@ -56,7 +56,7 @@ def test_a_share_of_the_jobs_can_be_malleable_and_resizes_can_cost_time(
 
     everything = ("--malleable", "100%", "--malleable-range", "0.5:1")
     assert makespan_s() == 15
-    # The first job shrinks for the second, and grows again when that has ended.
+    # The first job shrinks for the second, and grows again when the second has ended.
     assert makespan_s(*everything) < 15
     assert makespan_s(*everything, "--resize-cost", "0:100", "--speedup", "amdahl:0.1") > 15
     assert main(["batch", "simulate", trace, "-p", "fair", *everything]) == 0
@@ -128,7 +128,7 @@ def test_each_policy_has_a_folder_and_all_have_one_page(
     }
     page = (folder / "index.html").read_text()
     assert page.count("<td>easy:depth=10,extra=no</td>") == 2
-    # 48 node-seconds at 360 W
+    # energy [kWh]: 48 node-seconds at 360 W
     assert "<td>0.005</td>" in page
     assert "http" not in page.replace("http://www.w3.org", "")
     assert page.count("<img") == 6

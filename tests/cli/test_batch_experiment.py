@@ -15,7 +15,7 @@ def run(output, processes, traces):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With an experiment in it, beside those that there are."""
+    """Return a folder with an experiment of the test, which is added to the existing experiments."""
     (tmp_path / "of_a_test.py").write_text(MODULE)
     (tmp_path / "helper_of_a_test.py").write_text("")
     monkeypatch.setattr(experiments, "__path__", [*experiments.__path__, str(tmp_path)])

@@ -5,7 +5,7 @@ import pytest
 
 from mallob_py.cli.main import main
 
-#: 4 nodes; job 2 needs all, jobs 3 and 4 could overtake it
+#: jobs for 4 nodes: job 2 needs all nodes, jobs 3 and 4 could overtake it
 JOBS = [(0, 2, 10), (1, 4, 5), (2, 1, 8), (2, 1, 9)]
 
 

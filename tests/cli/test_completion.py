@@ -1,4 +1,4 @@
-"""Shells complete what the table of options has, and the manual page tells all of it."""
+"""Shells complete all commands and options of the table of options, and the manual page describes them."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ def script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 def completed(script: Path, *words: str) -> list[str]:
-    """What bash offers for the last word."""
+    """Return bash's completions of the last word."""
     line = " ".join(f"'{word}'" for word in words)
     program = f"""
         source {script}

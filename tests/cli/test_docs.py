@@ -1,4 +1,4 @@
-"""The documents of this version are at hand wherever it is installed."""
+"""An installed version of the package contains its documents."""
 
 from pathlib import Path
 

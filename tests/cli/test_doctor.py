@@ -1,4 +1,4 @@
-"""The machine is looked at, and what is wrong is said in a line each, with what to do."""
+"""`doctor` examines the machine and prints a line with a remedy for each fault."""
 
 import dataclasses
 import errno
@@ -113,7 +113,7 @@ def test_a_machine_with_a_fault_ends_the_command_with_1(
 
 
 def _ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a program on the PATH that is called instead of ssh."""
+    """Put a program on the PATH in place of ssh."""
     (folder / "ssh").write_text(f"#!/bin/sh\n{script}\n")
     (folder / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")

@@ -189,7 +189,7 @@ def test_a_bad_setting_is_refused_by_file_and_field(
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_played(
     name: str, setting: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the usual sizes, which would take minutes."""
+    """The experiments have their usual sizes, which would take minutes if anything were played."""
     assert complaint(capsys, setting, name) == f"--output {setting}: File exists\n"
 
 
@@ -212,7 +212,7 @@ def test_an_interrupt_ends_all_runs_and_leaves_what_is_done(tmp_path: Path) -> N
     assert 1 <= len(kept(tmp_path, "realistic")) <= len(lines) + 1 < 10
 
 
-#: Ctrl-C comes while one run's large outcome is on its way from the process that has played it
+#: program in which Ctrl-C comes while a process sends the large outcome of its run
 _INTERRUPTED_WHILE_SENDING = """
 import os, signal, sys, threading, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Groups in the shell: handing in, waiting, ending, again, and tables, through files only."""
+"""Groups in the shell: submission, waiting, interruption, resubmission and tables, through files only."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ ME = login_name()
 
 
 class Service:
-    """The folders of a service that seems to run, and what it writes into them."""
+    """A stand-in for a running service, which writes replies and history lines into its folders."""
 
     def __init__(self, api_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.api_dir = api_dir
@@ -54,7 +54,7 @@ class Service:
     def end(
         self, name: str, outcome: str = "result", *, reply: dict[str, Any] | None = None, **fields: Any
     ) -> None:
-        """A job of the group `g` ends; with `reply`, its reply has these further fields."""
+        """Let a job of the group `g` end; with `reply`, its reply has these further fields."""
         self._number += 1
         known = {"user": ME, "group": "g", "ended": 1000.0 + self._number} | fields
         job = EndedJob(id=self._number, name=name, outcome=outcome, **known)
@@ -227,7 +227,7 @@ def meanwhile(act: Callable[[], None]) -> threading.Thread:
 
 
 def taken(service: Service, name: str, number: int) -> None:
-    """The file of a job leaves its folder, as with its reply."""
+    """Remove a job's file from its folder, as the service does when the job has its reply."""
     for path in (service.api_dir / f"jobs.{number}/in").glob("[!~]*.json"):
         if json.loads(path.read_bytes())["name"] == name:
             path.unlink()
@@ -242,7 +242,7 @@ def test_a_group_at_all_clients_is_awaited_and_its_table_printed(service: Servic
     service.end("a", code=10, result="SAT")
     taken(service, "a", 0)
     assert waiter.is_alive()
-    taken(service, "b", 1)  # the line in the history comes after the reply
+    taken(service, "b", 1)  # b's line in the history comes later than its reply
     service.end("b", code=20, result="UNSAT", client=1)
     waiter.join(DEADLINE_S)
     (text,) = printed
@@ -400,7 +400,7 @@ def test_a_cactus_plot_of_groups_is_drawn(name: str, service: Service, tmp_path:
         service.end(f"j{number}", "time-limit" if number else "result", group="h", turns_s=9.0)
     printed = service.printed("results", "g", "h", "--plot", str(tmp_path / name))
     assert (tmp_path / name).stat().st_size > 1000
-    assert "JOB" not in printed  # the table is for those who ask for it
+    assert "JOB" not in printed  # the table is printed only on request
     assert [line.split()[0] for line in printed.splitlines()] == [f"{ME}.g", "5", f"{ME}.h", "1"]
     assert "JOB" in service.printed("results", "g", "h")
 

@@ -1,4 +1,4 @@
-"""Who takes over the folder of a client whose rank is gone: the same everywhere, from who is left alone."""
+"""All ranks choose the same rank to take over a lost client's folder, from the remaining ranks alone."""
 
 from hypothesis import given
 from hypothesis import strategies as st

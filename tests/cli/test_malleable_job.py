@@ -1,4 +1,4 @@
-"""What the ranks of a malleable or evolving job tell its scheduler."""
+"""The reports of a malleable or evolving job's ranks to its scheduler."""
 
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def test_a_wish_or_progress_without_a_scheduler_has_no_effect(
         monkeypatch.delenv(variable, raising=False)
     wish_for_processes(3)
     report_progress(3.5)
-    # ElasticJobScheduler knows no wishes.
+    # ElasticJobScheduler does not know wishes.
     monkeypatch.setenv("SCHEDULER_IP", "127.0.0.2")
     monkeypatch.setenv("SCHEDULER_PORT", "1")
     wish_for_processes(3)

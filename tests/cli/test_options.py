@@ -1,4 +1,4 @@
-"""Options come from four sources, and whatever is wrong with them is said in one line."""
+"""Options come from four sources, and every error in them is reported in one line."""
 
 from pathlib import Path
 
@@ -331,7 +331,7 @@ def test_several_solutions_are_asked_for_by_number_or_all() -> None:
 
 
 def test_options_that_are_alike_are_declared_once() -> None:
-    """What two commands share cannot drift apart: the same row, not a second one that reads the same."""
+    """An option that two commands share must be one row of the table, so that it cannot become different."""
     first: dict[tuple[str, str], OptionSpec] = {}
     for command in options.COMMANDS:
         for spec, _ in table(options.COMMANDS[command][1]).values():

@@ -1,4 +1,4 @@
-"""Replies as text: the same JSON on fewer lines, answers and tables that people read."""
+"""Replies as text: JSON on fewer lines, and answers and tables for people."""
 
 import json
 from typing import Any
@@ -32,7 +32,7 @@ def test_a_model_of_many_literals_fills_lines_of_100_columns() -> None:
     lines = json_text({"solution": list(range(1, 1001))}).splitlines()
     assert max(map(len, lines)) <= 100
     assert 40 < len(lines) < 70
-    assert sum(len(line) < 90 for line in lines) <= 5  # the brackets and the last line of literals
+    assert sum(len(line) < 90 for line in lines) <= 5  # short lines: brackets, and the last line of literals
 
 
 def test_an_answer_says_its_outcome_first_and_then_its_fields() -> None:

@@ -1,4 +1,4 @@
-"""A report says of a run what its event log holds, and of a broken log what is left of it."""
+"""A report shows what a run's event log contains; of a damaged log, it shows the readable events."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from mallob_py.service.telemetry.report import CREATION_RATIO_MEANS, VOLUME_INST
 
 
 def story() -> list[tuple[float, int, str, dict[str, Any]]]:
-    """Two ranks, 10 s; job 1 has one worker from 1 s, two from 5 s and ends at 9 s."""
+    """Return events of two ranks over 10 s: job 1 has one worker from 1 s, two from 5 s, and ends at 9 s."""
     accepted = {"job": 1, "user": "alice", "name": "sort", "application": "SAT", "priority": 2.0}
     ended = {"job": 1, "outcome": "result", "response_s": 8.5, "wallclock_s": 8.0}
     ended |= {"pe_s": 12.0, "cpu_s": 11.5}
@@ -70,7 +70,7 @@ def test_utilisation_counts_busy_ranks_over_all_ranks() -> None:
 
 
 def test_utilisation_counts_the_pes_of_ranks_that_host_several() -> None:
-    """Here the two authors are PEs of one rank; it also hosts a third one, which does nothing."""
+    """The two PEs of the log belong to one rank, which also hosts a third PE without work."""
     told = {"ranks": 1, "pes": 3, "capacity": 3}
     report = make_report(
         [Event(one.t, one.rank, one.event, told if one.event == "start" else one.fields) for one in events()]
@@ -249,7 +249,7 @@ def test_of_several_runs_the_newest_is_reported_and_named(
 ) -> None:
     before, newest = (tmp_path / run_name(second) for second in (1.0, 2.5))
     write_logs(newest)
-    (tmp_path / run_name(9.0)).mkdir()  # of a service that could not start
+    (tmp_path / run_name(9.0)).mkdir()  # the log folder of a service that could not start
     assert main_module.main(["report", str(tmp_path)]) == 0
     assert capsys.readouterr().err == ""
     log = EventLog(LogFiles(before, 0), 0, 0.0)

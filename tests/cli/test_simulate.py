@@ -1,4 +1,4 @@
-"""`mallob-py simulate`: what it prints and writes, and one line for everything that is wrong."""
+"""`mallob-py simulate`: what it prints and writes, and one line per error."""
 
 import json
 import os
@@ -108,7 +108,7 @@ def test_the_log_is_what_the_report_reads(
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line that a refused command prints."""
+    """Return the one line that a refused command prints."""
     assert command(*arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -198,7 +198,7 @@ def test_a_full_disk_ends_the_run_in_one_line(
 
 
 def seen_on_a_terminal(*arguments: object) -> str:
-    """What a terminal shows of standard error."""
+    """Return what a terminal shows of standard error."""
     ours, theirs = pty.openpty()
     run = subprocess.Popen(
         [sys.executable, "-m", "mallob_py.cli.main", "simulate", *map(str, arguments)],
@@ -210,7 +210,7 @@ def seen_on_a_terminal(*arguments: object) -> str:
     while True:
         try:
             part = os.read(ours, 4096)
-        except OSError:  # a pseudo-terminal that nobody writes to any more
+        except OSError:  # no process has the other end of the pseudo-terminal open
             break
         if not part:
             break
@@ -229,7 +229,7 @@ def test_a_terminal_shows_a_bar_with_the_time_left(setting: Path) -> None:
 def test_the_bar_tells_how_far_the_run_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By a clock that says: 2 s for the first quarter, so 6 s are left."""
+    """The clock says that the first quarter took 2 s, so 6 s are left."""
     clock_s = iter([100.0, 100.1, 102.0, 108.0])
     monkeypatch.setattr(simulate.time, "monotonic", lambda: next(clock_s))
     draw = simulate.progress_bar(400.0)

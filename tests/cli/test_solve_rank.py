@@ -1,4 +1,4 @@
-"""The desk of `solve` without ranks: whose answer is written when, and what each file may take."""
+"""The desk of `solve` without ranks: the order of answers, and the limits of each file."""
 
 import array
 import os
@@ -20,7 +20,9 @@ ENDED_BY_SIGNAL = 130
 
 
 class Desk:
-    """A desk for so many files, its answers, and what it has asked its rank for. Quiet: answers alone."""
+    """A desk for `files` files, with its output and its orders to the rank; a quiet desk prints only
+    answers.
+    """
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class Desk:
         return [line for line in lines if not line.startswith("v")]
 
     def asked(self) -> list[int]:
-        """The files whose reading has begun."""
+        """Return the files whose reading has begun."""
         return [call.args[0] for call in self.rank.pool.read.call_args_list]
 
 
@@ -132,7 +134,7 @@ def test_each_of_several_files_has_a_time_limit_of_its_own_for_its_reading_and_i
     assert desk.answers() == []
     desk.end(1, outcome=Outcome.TIME_LIMIT)
     assert desk.answers() == ["c 1.cnf", "s UNKNOWN", "c 2.cnf", "s UNKNOWN"]
-    desk.read(3, now=30.0)  # its reader was busy elsewhere until then
+    desk.read(3, now=30.0)  # file 3 is read only now, because its reader was busy
     desk.end(3)
     assert desk.answers()[4:] == ["c 3.cnf", "s SATISFIABLE"]
 
@@ -152,7 +154,7 @@ def test_a_file_that_cannot_be_read_is_one_error_and_keeps_no_other_from_its_ans
 
 
 def test_unknown_is_the_answer_to_files_that_were_tried_alone(tmp_path: Path) -> None:
-    """A signal comes: the first file is worked on, the second has its answer, the others wait."""
+    """A signal comes while the first file is worked on, the second has its answer, and the others wait."""
     desk = Desk(tmp_path, 4, at_once=3)
     assert desk.asked() == [1, 2, 3]
     desk.read(1, 2)

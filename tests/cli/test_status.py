@@ -1,4 +1,4 @@
-"""What `status` says about a service that runs, has died or never was."""
+"""`status` of a service that runs, that has died, or that never existed."""
 
 import contextlib
 import json
@@ -60,7 +60,7 @@ def test_an_idle_service_has_no_table(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_status_has_the_columns_of_top(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a pipe: all of them, and whole names."""
+    """In a pipe, `status` prints all columns of `top`, and whole names."""
     monkeypatch.delenv("COLUMNS", raising=False)
     long = msgspec.structs.replace(OTHER, name="n" * 90, progress=JobProgress(1.5e9, 2.5e6, unit="tasks"))
     write_status(tmp_path, status_of(JOB, long))

@@ -1,4 +1,4 @@
-"""`submit` and `interrupt` say to the service what the command line said, through files only."""
+"""`submit` and `interrupt` write the job files that the command line describes."""
 
 import array
 import contextlib
@@ -42,7 +42,7 @@ def formula(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def api_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folders of a service that seems to run."""
+    """Return the api folder of a service that seems to run."""
     for folder in ("in", "out"):
         (tmp_path / "api" / "jobs.0" / folder).mkdir(parents=True)
     monkeypatch.setattr(client, "service_is_running", lambda api_dir, client=0: True)
@@ -53,7 +53,7 @@ def api_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def answering(
     api_dir: Path, answer: Callable[[dict[str, Any]], dict[str, Any]], jobs: int = 1
 ) -> Iterator[list[Any]]:
-    """A service of so many jobs: takes the files of `in/` and writes the answers to them."""
+    """Serve `jobs` jobs meanwhile: take the files from `in/` and write the replies that `answer` returns."""
     taken: list[dict[str, Any]] = []
 
     def serve() -> None:
@@ -148,7 +148,7 @@ def test_waiting_prints_the_reply(api_dir: Path, formula: Path, capsys: pytest.C
 
 
 def test_paths_in_a_job_file_start_at_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another file of the same name lies where the service or the user is."""
+    """A file of the same name also lies in the working folder of the user and the service."""
     folder, elsewhere = tmp_path / "jobs", tmp_path / "elsewhere"
     for place in (folder, elsewhere):
         place.mkdir()

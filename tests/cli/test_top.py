@@ -1,4 +1,4 @@
-"""`top` shows who has how many workers, in whatever terminal there is."""
+"""`top` shows how many workers each job has, in any terminal."""
 
 import fcntl
 import io
@@ -194,7 +194,7 @@ class Terminal:
     def read(self) -> bool:
         try:
             piece = os.read(self.master, 65536)
-        except OSError:  # the other end is closed
+        except OSError:  # `top` has closed its end of the terminal
             return False
         self.seen += piece.decode(errors="replace")
         return bool(piece)
@@ -256,7 +256,7 @@ def test_keys_sort(tmp_path: Path) -> None:
     try:
         terminal.await_text("small")
         order = re.compile(r"small.*large", re.DOTALL)
-        terminal.press("u")  # alice, bob
+        terminal.press("u")  # sorted by user: alice, bob
         terminal.press("r")
         deadline = time.monotonic() + DEADLINE_S
         while not order.search(terminal.seen.rpartition("NAME")[2]):

@@ -1,4 +1,4 @@
-"""Single option values."""
+"""Parsing of single option values."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""The comparison of balancing everywhere and together: its counts, its model, its table."""
+"""The experiment that compares local with distributed balancing: its counts, its model, its table."""
 
 import msgspec
 import pytest

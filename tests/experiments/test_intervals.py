@@ -26,7 +26,7 @@ def test_a_single_value_excludes_nothing() -> None:
 
 
 def test_a_winner_is_ahead_of_each_other_one_pair_by_pair() -> None:
-    # The parts differ far more than the policies do, and still each part says the same.
+    # The parts differ far more than a and b do, but a is smaller in each part.
     assert winner({"a": [1.0, 10.0, 100.0], "b": [2.0, 11.1, 101.0]}) == "a"
     assert winner({"a": [1.0, 10.0, 100.0], "b": [3.0, 9.0, 101.0]}) is None
     assert winner({"a": [1.0], "b": [2.0]}) is None
@@ -41,11 +41,11 @@ def test_a_run_is_divided_into_consecutive_parts_of_nearly_equal_length() -> Non
 
 
 def test_the_interval_of_a_ratio_is_that_of_leaving_out_one_part_after_the_other() -> None:
-    # All that is below is equal: the ratio is a mean, and its interval that of means.
+    # All denominators are equal, so the ratio is a mean with the interval of a mean.
     mean, found = interval([1.0, 2.0, 6.0]), ratio([2.0, 4.0, 12.0], [2.0, 2.0, 2.0])
     assert found.mean == pytest.approx(mean.mean)
     assert found.half == pytest.approx(mean.half)
-    # By hand: 9/6 in all, and 8/5, 7/4, 3/3 without one of the three.
+    # The ratio is 9/6; without one of the three parts, it is 8/5, 7/4 or 3/3.
     without = [8 / 5, 7 / 4, 3 / 3]
     squares = sum((one - sum(without) / 3) ** 2 for one in without)
     found = ratio([1.0, 2.0, 6.0], [1.0, 2.0, 3.0])

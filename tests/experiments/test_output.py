@@ -1,4 +1,4 @@
-"""Runs side by side are kept one by one; tables and figures go to one folder."""
+"""The results of parallel runs are kept one by one; tables and figures go to one folder."""
 
 import json
 import sys
@@ -12,13 +12,13 @@ from mallob_py.experiments.output import Output, Table, side_by_side
 
 
 class Square(msgspec.Struct):
-    """What the runs here come to."""
+    """The result of a run."""
 
     value: int
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Squares `number`; waits for the file `waits_for`, leaves the file `leaves`."""
+    """A run that squares `number`, first waits for the file `waits_for`, and makes the file `leaves`."""
 
     number: int
     waits_for: str = ""
@@ -52,7 +52,7 @@ def test_outcomes_come_in_the_order_of_the_runs(processes: int | None) -> None:
 def test_a_run_is_kept_when_it_is_done_though_one_before_it_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first run waits until the second has been kept."""
+    """The first run waits until the second run's result is kept."""
     kept: list[str] = []
 
     def keep(run: str, square: Square) -> None:
@@ -82,7 +82,7 @@ def test_after_an_error_what_is_done_is_kept_and_no_run_begins(tmp_path: Path) -
 
 def test_results_of_an_earlier_experiment_are_not_mixed_with_those_of_this_one(tmp_path: Path) -> None:
     Output(tmp_path, "squares").keep("old", Square(1))
-    Output(tmp_path, "squares")  # a call that cannot begin: what took hours is still there
+    Output(tmp_path, "squares")  # a second start that plays nothing must not remove old results
     assert '"old"' in (tmp_path / "squares-runs.jsonl").read_text()
     Output(tmp_path, "squares").keep("new", Square(2))
     assert (tmp_path / "squares-runs.jsonl").read_text().count("\n") == 1
@@ -92,7 +92,7 @@ def test_a_run_that_was_kept_is_not_played_again_by_an_output_that_resumes(tmp_p
     Output(tmp_path, "squares").done("1", Square, lambda: Square(1))
     runs = tmp_path / "squares-runs.jsonl"
     with runs.open("a") as file:
-        file.write('{"run":"2","result":{"value":"no number"}}\n{"run":"3","result":{"va')  # a kill cuts off
+        file.write('{"run":"2","result":{"value":"no number"}}\n{"run":"3","result":{"va')  # cut off
 
     def play() -> Square:
         raise AssertionError("it was kept")

@@ -1,4 +1,6 @@
-"""Uniform jobs, priorities and realistic arrivals, played small: rows that can be foretold."""
+"""Small runs of the experiments with uniform jobs, priorities and realistic arrivals, whose rows are
+predictable.
+"""
 
 import itertools
 from pathlib import Path

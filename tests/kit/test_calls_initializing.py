@@ -1,4 +1,4 @@
-"""An initializer and the functions after it, as workers load them: each from a pickle of its own."""
+"""An initializer and later functions in a worker, each loaded from its own pickle."""
 
 from collections.abc import Callable
 from functools import partial

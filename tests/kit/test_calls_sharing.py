@@ -1,4 +1,6 @@
-"""Regions: who can open one, what can be changed in one, and what stays of one."""
+"""Regions of shared memory: which processes can open them, which parts are writable, and what is left of
+them.
+"""
 
 import gc
 import os

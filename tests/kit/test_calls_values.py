@@ -73,7 +73,7 @@ def test_an_exception_comes_with_where_it_was_raised_and_which_call_it_was() -> 
 def test_source_lines_that_only_the_caller_knows_are_in_the_traceback() -> None:
     cell = "def half(number):\n    return 1 / number\n"
     names: dict[str, Any] = {}
-    exec(compile(cell, "/a notebook/cell.py", "exec"), names)  # as IPython does
+    exec(compile(cell, "/a notebook/cell.py", "exec"), names)  # compiled as IPython compiles cells
     try:
         names["half"](0)
     except ZeroDivisionError as raised:
@@ -81,7 +81,7 @@ def test_source_lines_that_only_the_caller_knows_are_in_the_traceback() -> None:
     linecache.cache["/a notebook/cell.py"] = len(cell), None, cell.splitlines(True), "cell"
     cause = str(values.load_error(dumped, "half(0)").__cause__)
     assert '  File "/a notebook/cell.py", line 2, in half\n    return 1 / number\nZeroDivisionError' in cause
-    assert cause.count('names["half"](0)\n') == 1  # what the worker knew
+    assert cause.count('names["half"](0)\n') == 1  # only the worker had this line's source
 
 
 def test_an_exception_of_two_arguments_arrives_as_itself() -> None:

@@ -1,4 +1,4 @@
-"""Frames through a socket in any pieces, and who may send them."""
+"""Frames that arrive in any pieces through a socket, and the check of their sender."""
 
 import os
 import random
@@ -61,7 +61,7 @@ def test_who_cannot_send_at_once_sends_later(pair: tuple[socket.socket, socket.s
 
 
 def shake(pair: tuple[socket.socket, socket.socket], ours: bytes, theirs: bytes) -> tuple[object, object]:
-    """What both ends make of it."""
+    """Do the handshake with these keys at both ends; return both results."""
     found: list[object] = [None]
 
     def connect() -> None:
@@ -96,8 +96,8 @@ def test_whoever_has_another_key_is_not_trusted_by_either_end(
 
 def test_an_answer_sent_back_as_it_came_proves_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
     handshake = wire.Handshake(pair[0], b"k" * 32, b"client", b"worker")
-    pair[1].sendall(pair[1].recv(32))  # its own number
+    pair[1].sendall(pair[1].recv(32))  # sends back the peer's own number
     assert not handshake.advance()
-    pair[1].sendall(pair[1].recv(32))  # and its own answer
+    pair[1].sendall(pair[1].recv(32))  # sends back the peer's own answer
     with pytest.raises(wire.NotTrusted):
         handshake.advance()

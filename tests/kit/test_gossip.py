@@ -1,4 +1,4 @@
-"""Statements that every worker of a job comes to know, whatever is lost on the way."""
+"""Statements that every worker of a job receives, even if messages are lost."""
 
 import random
 

@@ -33,7 +33,7 @@ def test_content_is_refused_from_the_first_byte_beyond_the_limit(
         at_most(len(_TEXT) - 1, [str(path)]),
     ):
         read(str(path))
-    assert read(str(path)) == _TEXT  # the limit ends with the task
+    assert read(str(path)) == _TEXT  # the limit holds only within the `with` block
 
 
 def test_a_large_file_is_refused_before_the_application_reads(tmp_path: Path) -> None:

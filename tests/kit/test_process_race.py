@@ -1,4 +1,4 @@
-"""Several processes in one worker: one answer, whatever becomes of the others."""
+"""Several processes in one worker: there is one answer, even if other processes die or hang."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ WINNER = Result(10, [1, -2], {"solver": "winner"})
 
 
 def fields_of(process: Path) -> list[str]:
-    """The `stat` fields from the state on; empty if there is no such process."""
+    """Return a process's `stat` fields from the state on; empty if there is no such process."""
     try:
         return (process / "stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -29,7 +29,7 @@ def fields_of(process: Path) -> list[str]:
 
 
 def children() -> set[int]:
-    """Our child processes, those that have ended but were not waited for included."""
+    """Return this process's children, including ended children that were not waited for."""
     own = str(os.getpid())
     found = Path("/proc").glob("[0-9]*")
     return {int(process.name) for process in found if fields_of(process)[1:2] == [own]}
@@ -43,7 +43,7 @@ def _no_child_is_left() -> Iterator[None]:
 
 
 class Racing(FakeContext):
-    """A context of several solvers; what happens at each look for news can be given."""
+    """A context with several solvers; `news` is called each time that the worker checks for messages."""
 
     def __init__(self, threads: int, index: int = 0, news: Callable[[], object] = lambda: None) -> None:
         super().__init__({}, index, {})

@@ -1,4 +1,4 @@
-"""Result files of jobs: written below one folder, to new names, whatever is in the way."""
+"""Result files of jobs: written below one folder, always as new files, whatever entries exist there."""
 
 import errno
 import os
@@ -167,7 +167,7 @@ def test_two_jobs_of_one_name_the_first_to_deliver_has_it(root: Path) -> None:
 
 @pytest.fixture(params=[True, False], ids=["nameless", "named"])
 def nameless(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """File systems with and without nameless files."""
+    """Stand for file systems with and without support of nameless files."""
     open_file = os.open
 
     def refuse_nameless(path: str, flags: int, mode: int = 0o777, dir_fd: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Reductions on simulated job trees that change all the time, and one by one on fake contexts."""
+"""Reductions on simulated job trees that change all the time, and single steps on fake contexts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mallob_py.kit import Finished, Payload, Result, TreeMessage, TreeReduction,
 
 
 def merge(parts: list[bytes]) -> bytes:
-    """Keeps what occurs twice, so that double counting shows."""
+    """Combine parts; repeated entries are kept, so that double counting shows."""
     return json.dumps([each for part in parts for each in json.loads(part)]).encode()
 
 
 class Context(WorkerContext):
-    """What a worker process knows of its place; what it sends goes to `parent` and `down`."""
+    """A worker's context; `up` and `down` take the messages to its parent and its children."""
 
     def __init__(self, index: int, children: tuple[int, ...] = ()) -> None:
         self.job = 1
@@ -71,7 +71,7 @@ class Context(WorkerContext):
 
 @dataclass(eq=False)
 class Process:
-    """A worker process. `inbox` is what its rank has written to it, in order."""
+    """A worker process. `inbox`: the rank's messages to the process, in order."""
 
     number: int
     context: Context
@@ -108,7 +108,7 @@ class Tree:
         self.now = 0.0
         self.stays: dict[int, Stay] = {}
         self.suspended: list[Process] = []
-        #: messages keep their order from one worker to another, and between these only
+        #: (sender, receiver) -> messages, which keep their order only within one pair
         self.channels: dict[tuple[Stay, Stay], deque[Packet]] = {}
         self.processes = 0
         self.results: list[tuple[int, list[str], dict[int, Stay]]] = []
@@ -133,7 +133,7 @@ class Tree:
             self._update(parent)
 
     def leave(self, index: int) -> None:
-        """With all below, as always when volumes drop."""
+        """Let a worker leave, with all workers below, as when a volume drops."""
         for child in self._children(index):
             self.leave(child)
         stay = self.stays.pop(index)
@@ -144,7 +144,7 @@ class Tree:
             self._update(self.stays[(index - 1) // 2])
 
     def crash(self, index: int) -> None:
-        """The process dies and is started anew in the same stay."""
+        """Let a worker's process die and start anew in the same stay."""
         stay = self.stays[index]
         stay.process = self._process(index)
         process = stay.process
@@ -172,7 +172,7 @@ class Tree:
         return tuple(child for child in (2 * index + 1, 2 * index + 2) if child in self.stays)
 
     def _update(self, stay: Stay) -> None:
-        """The latest place takes the position of one that has not been read."""
+        """Send the process its new place; this replaces an older place that was not read yet."""
         inbox = stay.process.inbox
         place = (stay.index, self._children(stay.index))
         for position, old in enumerate(inbox):
@@ -222,7 +222,7 @@ class Tree:
     # --- what applications do -----------------------------------------------------------------
 
     def advance(self, stay: Stay) -> None:
-        """The process takes in what its rank has written: all of it, or the first part."""
+        """Let a process take in the messages of its rank: all, or only the first."""
         process = stay.process
         messages: list[TreeMessage] = []
         for _ in range(self.random.choice((1, 2, len(process.inbox)))):
@@ -240,7 +240,7 @@ class Tree:
             self.results += [(epoch, json.loads(data), self.expected) for epoch, data in finished]
 
     def start(self) -> int:
-        """The root starts; those whom it must not miss are in the tree, and known to it, now."""
+        """Let the root start an epoch; note the workers that the epoch must include."""
         root = self.stays[0]
         seen = {0, *root.process.context.children}
         self.expected = {
@@ -250,7 +250,7 @@ class Tree:
         }
         epoch = root.process.reduction.start()
         if epoch <= self.latest:
-            self.expected = {0: root}  # a new root that has yet to learn how far the others are
+            self.expected = {0: root}  # a new root does not know the others' latest epoch yet
         self.latest = max(self.latest, epoch)
         return epoch
 
@@ -290,7 +290,7 @@ class Tree:
 
 
 def contributors(epoch: int, result: list[str]) -> set[int]:
-    """The processes that have contributed, each of them once and for this epoch."""
+    """Return the processes that have contributed; check that each did so once and for this epoch."""
     assert len(result) == len(set(result)), f"counted twice: {result}"
     assert all(part.endswith(f".{epoch}") for part in result), f"not of epoch {epoch}: {result}"
     return {int(part.split(".")[0]) for part in result}
@@ -329,7 +329,7 @@ def test_once_the_tree_is_quiet_again_everybody_gets_the_result_of_all(seed: int
         if tree.random.random() < 0.01:
             tree.crash(tree.random.choice(list(tree.stays)))
     tree.settle()
-    # A root that was started anew has to learn how far the others have counted, layer by layer.
+    # A restarted root learns the others' latest epoch layer by layer.
     for _ in range(4):
         tree.start()
         tree.settle()

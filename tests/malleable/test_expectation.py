@@ -1,4 +1,4 @@
-"""The wishes of an evolving program, by what it expects: they follow its work, and do not flap."""
+"""An evolving program's wishes follow the work that it expects, and do not change back and forth."""
 
 from itertools import pairwise
 
@@ -9,7 +9,9 @@ from mallob_py.malleable.expectation import BAND, LOOKS, MANY, PAYS_S, Expectati
 
 
 def wishes_for(lefts_s: list[float]) -> list[int]:
-    """The wishes of a program that does a unit of work per second of CPU time and estimates this rest."""
+    """Return the wishes of a program that does a unit of work per CPU second and estimates that these are
+    left.
+    """
     expectation = Expectation()
     expectation.look(0.0, None, 0.0)
     looks = (expectation.look(at, at + left_s, at) for at, left_s in enumerate(lefts_s, 1))
@@ -39,7 +41,7 @@ def test_estimates_within_the_band_change_a_wish_once_at_most(
 ) -> None:
     lefts_s = [level * PAYS_S * factor for factor in noise]
     assert changes(wishes_for(lefts_s)) == []
-    # Half as much is left later, with the same noise.
+    # Later, half as much work is left, with the same noise.
     lower_s = [level * PAYS_S * factor / 2.0 for factor in later]
     assert all(one > other for one, other in changes(wishes_for(lefts_s + lower_s)))
 
@@ -64,9 +66,9 @@ def test_a_program_that_gets_no_core_keeps_its_wish() -> None:
 
 
 def test_the_speed_is_measured_anew_when_work_was_lost_or_found_done() -> None:
-    """Work that a checkpoint had done took no CPU time of this program."""
+    """Work that an earlier run had saved took no CPU time of this program."""
     expectation = Expectation()
     assert [expectation.look(at + 1e6, at + 1e6 + 20.0, at) for at in range(LOOKS + 1)][-1] == 10
-    # A new root begins with less; the old speed would count the difference.
+    # A new root begins with less work done; the old measurement would count the difference.
     looks = [expectation.look(at, at + 20.0, 100.0 + at) for at in range(LOOKS + 1)]
     assert looks[-1] == 10

@@ -1,4 +1,4 @@
-"""What happens in which order when a malleable program shrinks or grows."""
+"""The order of steps when a malleable program shrinks or grows."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from mallob_py.malleable.wire import Grow, Shrink
 
 
 class Recorder:
-    """A handler, processes and a scheduler that write down what they are told."""
+    """A handler, processes and a scheduler that record all calls."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self.story: list[object] = []

@@ -44,7 +44,7 @@ processes.end(processes.places)
 
 
 class Program:
-    """The program above, and the scheduler's end of its sockets."""
+    """A running program, and the scheduler's ends of its sockets."""
 
     def __init__(self, folder: Path) -> None:
         self.orders = str(folder / ("x" * 120) / "orders.sock")
@@ -78,7 +78,7 @@ class Program:
         self.process.stdin.flush()
 
     def order(self, line: str) -> list[str]:
-        """All that is answered."""
+        """Give an order; return the words of the answer."""
         with connect(self.orders, DEADLINE_S) as connection, connection.makefile("rw") as lines:
             lines.write(f"{line}\n")
             lines.flush()
@@ -135,7 +135,7 @@ def test_a_handler_that_raises_ends_the_orders_and_not_the_program(program: Prog
 
 @pytest.fixture
 def scheduler_address() -> tuple[str, int]:
-    """A port that is free at this address and at the program's."""
+    """Return an address for the scheduler whose port is also free at the program's address."""
     while True:
         with socket.create_server(("127.0.0.2", 0)) as server:
             address: tuple[str, int] = server.getsockname()

@@ -1,4 +1,4 @@
-"""The web page of a scheduler of whole jobs: its queue, its slots, and who has had them."""
+"""The web page of a scheduler of whole jobs: its queue, its slots, and the jobs that had the slots."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 @pytest.fixture
 def show(tmp_path: Path) -> Iterator[Callable[..., WebServer]]:
-    """Makes web servers; no service runs."""
+    """Yield a function that starts web servers for folders without a service."""
     made: list[WebServer] = []
 
     def web(*options: str) -> WebServer:
@@ -82,7 +82,7 @@ def test_the_page_draws_slots_and_tells_why_jobs_wait(
         browser.open(f"{web.url}#token={web.token}")
         browser.await_truth("at('batch-jobs').innerText.includes('wants 2 slots, 1 free')")
         assert browser.evaluate("at('batch-what').textContent") == "3 of 4 slots taken, policy easy"
-        # Four rows of slots, and one bar over three of them.
+        # The chart has four rows of slots, and one bar over three rows.
         assert browser.evaluate("document.querySelectorAll('#gantt rect.empty').length") == 4
         assert browser.evaluate("document.querySelectorAll('#gantt g rect').length") == 1
         assert "wide: 3 slots" in browser.evaluate("document.querySelector('#gantt [data-tip]').dataset.tip")

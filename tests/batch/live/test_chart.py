@@ -1,4 +1,4 @@
-"""The Gantt chart of a live scheduler: a bar for each stretch of a job on the same slots."""
+"""The Gantt chart of a live scheduler: a bar for each span of time in which a job has the same slots."""
 
 from hypothesis import given
 from hypothesis import strategies as st

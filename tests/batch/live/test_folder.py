@@ -1,4 +1,4 @@
-"""The scheduler's folder, with something else in it: that stays, and nobody is held up by it."""
+"""Foreign entries in the scheduler's folder stay there, and do not delay the scheduler."""
 
 import builtins
 import errno
@@ -120,7 +120,7 @@ def test_nothing_is_written_through_a_link(kind: Kind, name: str, tmp_path: Path
     put(tmp_path / "batch" / name, kind, tmp_path / "elsewhere")
     before = found(tmp_path)
 
-    def start() -> None:  # as the scheduler does
+    def start() -> None:  # begins like a starting scheduler
         folder.clock()
         folder.write_clock(Clock("", 0.0, 0.0))
 

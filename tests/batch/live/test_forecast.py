@@ -1,4 +1,4 @@
-"""When a waiting job starts by the times that jobs ask for."""
+"""Forecasts of a waiting job's start, from the times that jobs request."""
 
 import pytest
 

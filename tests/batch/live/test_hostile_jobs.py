@@ -1,4 +1,4 @@
-"""Malleable programs that hang, lie, flood or go away: their scheduler goes on, and nobody waits for them."""
+"""Malleable programs that hang, lie, flood or break off: the scheduler goes on without waiting for them."""
 
 import sys
 import textwrap
@@ -9,7 +9,7 @@ import pytest
 from test_live import RIGID, Make, Scheduler, scheduler_maker
 from waiting import poll_until
 
-#: says that it takes orders; `order()` is the next connection
+#: program that announces that it takes orders; `order()` returns the scheduler's next connection
 PROGRAM = """
 import os, socket, sys, time
 server = socket.socket(socket.AF_UNIX)
@@ -30,7 +30,7 @@ def order():
     return connection
 
 """
-#: what they do with the order to shrink, and what is said of them
+#: program -> what it does with the order to shrink, and what the scheduler prints about it
 PROGRAMS = {
     "hangs": ("held = order()", "no answer"),
     "nonsense": ("order().sendall(b'yes, yes\\n')", "released 'yes, yes'"),

@@ -1,4 +1,4 @@
-"""Nothing of a job on another node outlives a guard that is killed there, however it hides."""
+"""If the guard of a job on another node is killed, all processes of the job end, however they hide."""
 
 import contextlib
 import os
@@ -16,13 +16,13 @@ from waiting import DEADLINE_S, poll_until
 from mallob_py.batch.live.launch import Launch
 from mallob_py.batch.live.remote import Begin, Go, send
 
-#: has neither the job's environment nor its session or parents
+#: command whose processes leave the job's environment, its session and their parents
 _HIDES = "(env -i setsid sh -c 'sleep 605 & echo $! > .left; mv .left left; sleep 606') & sleep 607"
 
 
 @pytest.fixture
 def outer(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A guard whose job runs, as its keeper has it: the process that the remote shell has started."""
+    """Yield the process of a guard whose job runs, as a keeper starts it by the remote shell."""
     command = [sys.executable, "-m", "mallob_py.batch.live.guard"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, stderr=subprocess.PIPE)
     assert process.stdin is not None

@@ -1,4 +1,6 @@
-"""Limits of a live scheduler on what others may ask of it: each is refused by its own rule."""
+"""Limits of a live scheduler on requests: a request beyond a limit is refused, and the error names the
+limit.
+"""
 
 import asyncio
 import socket
@@ -20,7 +22,9 @@ SCRIPT = "#!/bin/sh\n#REQUIRED_TIME 1000\n#NODES 1\n"
 
 
 def refusal(waiting: int, script: str) -> str:
-    """Of a scheduler with as many jobs that wait; it may keep nothing."""
+    """Return the refusal of a script by a scheduler with this number of waiting jobs, which cannot save a
+    job.
+    """
     one: Any = object.__new__(_Server)
     one._scheduler = type("Waiting", (), {"waiting": range(waiting)})
     one._nodes = SimpleNamespace(book=SimpleNamespace(most=1))

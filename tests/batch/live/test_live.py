@@ -53,7 +53,7 @@ ENVIRONMENT = dict(os.environ) | {"PYTHONPATH": PATH}
 
 
 class Scheduler:
-    """`mallob-py batch serve` in a folder, and what can be asked of it."""
+    """`mallob-py batch serve` on a folder, with the requests of its users."""
 
     def __init__(self, folder: Path, *options: str, slots: int | None = 4) -> None:
         self.folder = folder
@@ -86,7 +86,7 @@ class Scheduler:
         self.process.wait()
 
     def stop(self) -> None:
-        """Nothing of it is left, nor of its jobs."""
+        """Cancel all jobs and end the scheduler, so that no process is left."""
         if self.process is None or self.process.poll() is not None:
             self.start()
         assert self.process is not None
@@ -123,7 +123,7 @@ class Scheduler:
         return " ".join(answer.lines)
 
     def cancel(self, job: int) -> None:
-        """If it has not ended meanwhile."""
+        """Cancel a job, unless it has ended meanwhile."""
         with contextlib.suppress(LiveError):
             self.ask(Cancel(job))
 
@@ -149,12 +149,14 @@ class Scheduler:
         return processes_with(TOKEN, str(self.folder / "jobs" / str(job)))
 
 
-#: makes schedulers; arguments as those of Scheduler, without the folder
+#: function that makes a scheduler; it takes the arguments of Scheduler except for the folder
 Make = Callable[..., Scheduler]
 
 
 def scheduler_maker(tmp_path: Path) -> Iterator[Make]:
-    """For a fixture: makes schedulers, of which nothing is left at the end."""
+    """Yield, for a fixture, a function that makes schedulers; none of their processes outlives the
+    fixture.
+    """
     made: list[Scheduler] = []
 
     def scheduler(*options: str, slots: int | None = 4) -> Scheduler:
@@ -173,7 +175,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def the_file(folder: Path, name: str) -> tuple[Path, str]:
-    """A file, and a line of bash that waits for it."""
+    """Return the path of a file, and a line of bash that waits for the file."""
     path = folder / name
     return path, f"until [ -e {path} ]; do sleep 0.05; done\n"
 
@@ -385,7 +387,7 @@ def test_a_program_that_cannot_be_started_says_so(make: Make, tmp_path: Path) ->
 
 
 def fill_disk(scheduler: Scheduler, is_full: bool) -> None:
-    """For the scheduler alone, as long as it is said to be full, no file has room for anything."""
+    """Limit the scheduler's files to no bytes, as on a full disk, or lift this limit."""
     assert scheduler.process is not None
     size_bytes = 0 if is_full else resource.RLIM_INFINITY
     resource.prlimit(scheduler.process.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
@@ -505,7 +507,7 @@ def test_a_job_that_cannot_be_started_keeps_no_other_from_its_start(make: Make, 
     damaged, good, next_one = (scheduler.submit(RIGID, body) for body in ("", waits_later, "echo done\n"))
     (scheduler.folder / "jobs" / str(damaged) / "job.json").write_text("{")
     go.touch()
-    # It has the slot of the damaged one, as the good one keeps its own.
+    # The next job has the damaged job's slot; the sound job keeps its own.
     assert scheduler.ended(next_one).state == "exit code 0"
     later.touch()
     assert scheduler.ended(good).state == "exit code 0"
@@ -524,7 +526,7 @@ def test_a_job_whose_name_cannot_be_printed_runs_and_ends(
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program of docs/batch-live.md."""
+    """Return the path of the program that docs/batch-live.md shows."""
     text = (ROOT / "docs/batch-live.md").read_text()
     (source,) = re.findall(r"^```python\n# primes.py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     path = tmp_path_factory.mktemp("example") / "primes.py"
@@ -602,7 +604,7 @@ def test_run_has_a_rank_for_each_slot_that_it_is_given(make: Make, tmp_path: Pat
 def test_a_bag_asks_for_slots_while_it_expects_work_and_gives_them_back_in_its_tail(
     make: Make, tmp_path: Path, where: str
 ) -> None:
-    # The policy resizes no job.
+    # The policy easy resizes no job.
     if where == "here":
         scheduler = make("--policy", "easy", slots=3)
     else:
@@ -614,7 +616,7 @@ def test_a_bag_asks_for_slots_while_it_expects_work_and_gives_them_back_in_its_t
     scheduler.start()
     go, waits = the_file(tmp_path, "rigid-go")
     rigid = scheduler.submit("REQUIRED_TIME 600000; NODES 2", waits)
-    # The job tells the new scheduler, too.
+    # The job reports its wish to the restarted scheduler, too.
     poll_until(lambda: scheduler.story().count("has work for 3 slots") == 2, lambda: story_of(scheduler, job))
     assert [line.job for line in scheduler.queue().running] == [job]
     (tmp_path / "tail").touch()
@@ -866,7 +868,7 @@ cat | setsid --wait "$@"
 
 
 class Hosts:
-    """Hosts that are this one, each with so many slots, behind a remote shell."""
+    """Hosts that are in truth this host, with these numbers of slots, behind a remote shell."""
 
     def __init__(self, folder: Path, make: Make, *options: str, slots: tuple[int, ...] = (2, 2)) -> None:
         self.folder = folder / "hosts"
@@ -885,7 +887,7 @@ class Hosts:
         (self.folder / "down").write_text("".join(f"{host}\n" for host in hosts))
 
     def cut(self, host: str) -> None:
-        """The last connection to it breaks."""
+        """Break the last connection to a host."""
         os.killpg(int((self.folder / host).read_text().split()[-1]), signal.SIGKILL)
 
     def nodes(self) -> dict[str, NodeLine]:
@@ -1036,7 +1038,7 @@ def test_a_bound_job_that_grows_and_shrinks_has_the_cores_of_its_slots(
     )
 
     def bound() -> set[int]:
-        """How many cores each process of it may use."""
+        """Return the numbers of cores that the job's processes may use."""
         found = set()
         for pid in scheduler.processes_of(job):
             with contextlib.suppress(OSError):
@@ -1059,7 +1061,7 @@ def test_a_guest_has_half_of_the_cores_of_its_mate_until_it_ends(make: Make, tmp
     malleable = "JOB_CLASS malleable; REQUIRED_TIME {}; MIN_NODES 1; MAX_NODES 1"
 
     def bound(job: int) -> set[int]:
-        """Which cores its processes may use."""
+        """Return the cores that a job's processes may use."""
         found = set[int]()
         for pid in scheduler.processes_of(job):
             with contextlib.suppress(OSError):
@@ -1120,7 +1122,7 @@ def test_an_array_is_submitted_task_by_task_in_the_bytes_of_its_script(make: Mak
         printed = (tmp_path / f"{numbers[0]}_{task}.out").read_bytes()
         assert printed == b"\xf6 %s %d 9\n" % (numbers[0].encode(), task)
     ended = [line for line in done.stdout.splitlines() if " DTI/imob: exit code 0" in line]
-    assert [line.split()[0] for line in ended] == numbers  # one at a time
+    assert [line.split()[0] for line in ended] == numbers  # one job at a time
 
 
 def test_the_number_of_an_array_means_all_its_tasks(make: Make, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_workload_is_played_by_real_processes() -> None:
         assert (life.told[0].event, life.told[-1].event) == (Event.WORKS, Event.DONE)
         assert all(job.low <= one.slots <= job.high for one in life.told)
     assert max(one.slots for one in lives[0].told) > 1
-    # It has done all of its 16 slot-seconds.
+    # The job has done all of its 16 slot-seconds.
     marks = [one for one in lives[0].told if one.event in (Event.WORKS, Event.SHRINKS, Event.DONE)]
     work = sum((b.at_s - a.at_s) * a.slots for a, b in itertools.pairwise(marks))
     assert work >= 15.999
@@ -83,7 +83,7 @@ def test_the_experiment_sets_what_was_measured_beside_what_the_simulator_says(
     monkeypatch.setattr(elastic_live, "POLICIES", ("elastic",))
     monkeypatch.setattr(elastic_live, "SHARES", (1.0,))
     monkeypatch.setattr(elastic_live, "SECOND_S", 0.005)
-    # On a busy machine, starting takes its time.
+    # On a busy machine, jobs start late.
     monkeypatch.setattr(elastic_live, "_REQUIRED", 100.0)
     elastic.run(Output(tmp_path, "elastic"), None, None, live=True)
     table, measured = json.loads((tmp_path / "elastic.json").read_text())

@@ -1,4 +1,4 @@
-"""What a remote shell says may be anything: a keeper takes in so much of it at a time, and goes on."""
+"""A remote shell may print anything: a keeper reads at most a bounded piece at a time, and goes on."""
 
 import asyncio
 import io
@@ -17,7 +17,7 @@ from mallob_py.batch.live.server import _Server
 
 
 class Words(io.BytesIO):
-    """How long the longest piece was that somebody has taken."""
+    """Output that records the length of the longest piece read from it."""
 
     longest = 0
 

@@ -1,4 +1,4 @@
-"""A scheduler of whole jobs, and the keepers of its jobs, rest in every state in which they wait."""
+"""A scheduler of whole jobs, and the keepers of its jobs, use no CPU time in any state in which they wait."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from waiting import poll_until
 
 from mallob_py.malleable.sockets import connect
 
-#: they ignore SIGTERM, so that their keepers wait for their ends, too
+#: script that ignores SIGTERM, so that its keeper must wait for its end, too
 _BODY = "trap '' TERM\nsleep 1000\n"
 
 

@@ -1,4 +1,6 @@
-"""The live scheduler without processes: policies over jobs that are told to be ready, to shrink, to end."""
+"""The live scheduler without processes: policies schedule jobs whose readiness, shrinking and end are
+reported by the test.
+"""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -22,7 +24,7 @@ def job(number: int, low: int, high: int = 0, kind: Kind | None = None, required
 
 
 class Scripted:
-    """A policy that does what it is told to."""
+    """A policy that returns the actions that the test sets."""
 
     name = "scripted"
     wants_all_arrivals = True
@@ -53,7 +55,7 @@ def policy() -> Scripted:
 
 @pytest.fixture
 def scheduler(policy: Scripted) -> LiveScheduler:
-    """With malleable job 1, of 1 to 6 nodes, on the slots 0 to 3."""
+    """Return a scheduler with malleable job 1, of 1 to 6 nodes, on the slots 0 to 3."""
     scheduler = LiveScheduler(policy, SLOTS)
     scheduler.submit(job(1, 1, 6))
     policy.next = [Start(1, 4)]
@@ -62,7 +64,7 @@ def scheduler(policy: Scripted) -> LiveScheduler:
 
 
 def leave(scheduler: LiveScheduler, number: int) -> None:
-    """A job leaves one slot, if it runs still."""
+    """Let a job release one slot, if it still runs."""
     running = scheduler.running.get(number)
     scheduler.released(number, [0] if running is None else running.nodes[:1])
 
@@ -89,14 +91,14 @@ def test_an_evolving_job_gets_what_it_asks_for_once_that_delays_nobody() -> None
     assert effects_of(scheduler, 1.0) == [Launch(1, (0, 1))]
     scheduler.submit(job(2, 4, required_s=50.0))
     assert effects_of(scheduler, 2.0) == [Launch(2, (2, 3, 4, 5))]
-    scheduler.wish(2, 1)  # a rigid one has no wishes
+    scheduler.wish(2, 1)  # a rigid job's wish has no effect
     scheduler.wish(1, 3)
     assert effects_of(scheduler, 3.0) == []
     scheduler.wish(1, 2)
     assert effects_of(scheduler, 4.0) == [OrderGrow(1, (7, 6))]
     scheduler.grown(1)
     assert scheduler.slots_of(1) == [0, 1, 7, 6]
-    # The next one waits for four slots from 52 s on, when one more is free than it needs at most.
+    # Job 3 is to start at 52 s on four slots, when five slots will be free.
     scheduler.submit(job(3, 4))
     scheduler.wish(1, 1)
     assert effects_of(scheduler, 5.0) == []
@@ -113,7 +115,7 @@ def test_a_job_that_has_told_its_work_is_malleable_within_that_bound(policy: Scr
     scheduler.submit(job(1, 1, 6, Kind.EVOLVING))
     policy.next = [Start(1, 2)]
     assert effects_of(scheduler, 1.0) == [Launch(1, (0, 1))]
-    scheduler.submit(job(2, SLOTS - 1))  # so that the job is given nothing unasked
+    scheduler.submit(job(2, SLOTS - 1))  # a waiting job, so that job 1 gets no free slots without a request
     assert scheduler.bound(1, 4)
     assert not scheduler.bound(1, 4), "a wish that is told again is no news"
     shown = scheduler.running[1].job
@@ -156,7 +158,7 @@ def test_a_job_that_reports_its_progress_has_a_rate_a_period_after_it_settled_on
             found.append(running.rate)
         return found
 
-    # It settles until 12 s; what it did before does not count.
+    # Work reported before 12 s, while the job settles, does not count.
     assert rates((10.0, 0.0), (11.9, 100.0), (12.0, 200.0), (13.9, 210.0)) == [None] * 4
     assert rates((14.0, 220.0), (16.0, 240.0)) == [10.0, 10.0]
     assert effects_of(scheduler, 16.0) == [], "the news is that it is ready; a report is none"
@@ -174,7 +176,7 @@ def test_a_job_that_reports_its_progress_has_a_rate_a_period_after_it_settled_on
     assert rates((26.0, 9020.0), (28.0, 9030.0), (29.0, 5.0), (31.0, 25.0)) == [None, None, None, 10.0], (
         "work that was lost is counted anew"
     )
-    scheduler.progressed(7, 1.0, 31.0)  # nobody's
+    scheduler.progressed(7, 1.0, 31.0)  # no job has this number
     scheduler.ended(1)
     scheduler.progressed(1, 30.0, 32.0)
 
@@ -403,7 +405,7 @@ def test_policies_that_need_shared_nodes_are_known() -> None:
 
 
 class Cluster:
-    """Jobs that come, get ready, obey or do not, and end, by a seed; with all invariants looked at."""
+    """Jobs that come, become ready, obey orders or not, and end, by a seed; all invariants are checked."""
 
     def __init__(self, policy: str, seed: int) -> None:
         self.random = random.Random(seed)
@@ -448,7 +450,7 @@ class Cluster:
             self.scheduler.ready(self.random.choice(able))
 
     def wish(self) -> None:
-        """A job that takes orders has more work or less, or an evolving one requests slots."""
+        """Let a job report a new bound of its work, or an evolving job request slots."""
         if self.scheduler.running:
             wishing = self.random.choice(list(self.scheduler.running))
             tell = self.random.choice((self.scheduler.bound, self.scheduler.wish))
@@ -471,7 +473,7 @@ class Cluster:
             self.leave(order)
 
     def leave(self, order: OrderShrink) -> None:
-        """Which slots a job leaves it chooses itself."""
+        """Let a job release slots of its own choice."""
         if (running := self.scheduler.running.get(order.job)) is not None:
             self.scheduler.released(order.job, self.random.sample(running.nodes, order.count))
 
@@ -484,7 +486,7 @@ class Cluster:
             self.scheduler.withdraw(self.random.choice(list(self.scheduler.waiting)).id)
 
     def maintain(self) -> None:
-        """Slots go, and come back."""
+        """Withhold a slot, or offer it again."""
         slot = self.random.randrange(SLOTS)
         if slot in self.withheld:
             self.withheld.discard(slot)
@@ -493,7 +495,7 @@ class Cluster:
         self.scheduler.offer(set(range(SLOTS)) - self.withheld)
 
     def restart(self) -> None:
-        """Orders on their way are lost; what is on disk is known."""
+        """Restart the scheduler: pending orders are lost, and jobs are restored from the disk."""
         before, self.orders = self.scheduler, []
         self.scheduler = LiveScheduler(policy_of(self.policy), SLOTS)
         self.scheduler.offer(set(range(SLOTS)) - self.withheld)

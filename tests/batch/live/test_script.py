@@ -1,4 +1,4 @@
-"""Headers of job scripts: what they ask for, and one line for each that is wrong."""
+"""Headers of job scripts: what they request, and a line about each wrong header."""
 
 import contextlib
 from pathlib import Path

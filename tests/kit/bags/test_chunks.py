@@ -1,4 +1,4 @@
-"""How many tasks a worker does between two looks at its messages: some milliseconds of its own time."""
+"""How many tasks a worker does before it checks for messages: some milliseconds of its own CPU time."""
 
 import math
 from types import SimpleNamespace
@@ -12,9 +12,9 @@ from mallob_py.kit.bags.messages import Lend, encode
 
 
 class Clock:
-    """A task takes `task_s`, of which so much is CPU time.
+    """A clock by which a task takes `task_s` of wall time and `cpu_s` of CPU time.
 
-    Nine others have the core, too, each as long as we, in chunks of more than `undisturbed` tasks.
+    In chunks of more than `undisturbed` tasks, nine other processes use the core as long as this one.
     """
 
     def __init__(self, task_s: float, cpu_s: float, undisturbed: float) -> None:
@@ -154,11 +154,13 @@ def test_who_borrows_first_does_as_many_at_a_time_as_the_lender(monkeypatch: pyt
 
 
 class Saved(Exception):
-    """The root has saved its job often enough."""
+    """Raised when the root has saved its job often enough."""
 
 
 class Saver(FakeContext):
-    """Of a root that saves so many times, and rests so long within the first time."""
+    """The context of a root that ends after `saves` checkpoints; while it saves the first, it is stopped for
+    `rest_s`.
+    """
 
     def __init__(self, clock: Clock, rest_s: float = 0.0, last: bytes | None = None, saves: int = 3) -> None:
         super().__init__({}, 0, {})
@@ -189,7 +191,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Resting(Endless):
-    """Its process is stopped for so long in its first chunk after the first second."""
+    """A bag whose process is stopped for `rest_s` in its first chunk after the first second."""
 
     def __init__(self, clock: Clock, rest_s: float) -> None:
         super().__init__(clock)

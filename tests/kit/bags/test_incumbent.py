@@ -1,4 +1,4 @@
-"""What one worker of a search has found: all learn it, and nothing that was pruned by it loses it."""
+"""All workers learn the best solution of a search; the solution survives if a bag was pruned by it."""
 
 import math
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ LEAST = WORK.least()
 
 
 class Search(BagApplication):
-    """The simulator's search, with bags of some class."""
+    """The simulator's search application, with bags of the class `kind`."""
 
     name = "SEARCH"
     minimizes = True
@@ -38,7 +38,9 @@ class Search(BagApplication):
 
 
 def two_workers() -> tuple[Ledger, Ledger, Lend]:
-    """A root, and a worker that has been lent the loan that is given too, and has not been told of it yet."""
+    """Return the ledgers of a root and a worker, and a loan from the root that the worker has not received
+    yet.
+    """
     root, left = Ledger(WORK, seed=1), Ledger(WORK, seed=2)
     root.open_root(0.0)
     root.receive(LEFT, WorkWanted(None, 7, 0, 0), 0.0)
@@ -141,7 +143,7 @@ def test_a_best_that_cannot_be_compared_is_refused(best: object) -> None:
 
 
 class Offers(FakeContext):
-    """Keeps what the worker offers."""
+    """A context that keeps the worker's offers."""
 
     def __init__(self) -> None:
         super().__init__({}, 0, {})

@@ -1,4 +1,4 @@
-"""The laws of bags are kept by ours; whoever breaks one is told which."""
+"""The bundled bags keep the laws of bags; a bag that breaks a law gets an error that names the law."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ WORK = TreeWork(seed=5, depth=8)
 
 
 class Tree(BagApplication):
-    """The simulator's tree, with bags of some class."""
+    """The simulator's tree application, with bags of the class `kind`."""
 
     name = "TREE"
 
@@ -100,7 +100,7 @@ class GivesItsOwn(TreeBag):
 
 
 class ExpectsNodesOfTheStack(TreeBag):
-    """As if no node had children: each of these trees has 80 nodes or so."""
+    """A bag that expects only the nodes on its stack, although these trees have some 80 nodes."""
 
     def expected_tasks(self) -> float:
         return float(len(self.nodes))
@@ -117,7 +117,7 @@ class ExpectsLessThanNothing(TreeBag):
 
 
 class WorksInParts(TreeBag):
-    """Every call counts for one task more."""
+    """A bag whose `process` returns one task too many."""
 
     def process(self, count: int) -> int:
         return super().process(count) + 1
@@ -244,7 +244,7 @@ class BrokenTree(Tree):
 
 
 def test_a_part_that_turns_out_too_large_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bag may do more tasks in small chunks than it did at once, when its pieces were chosen."""
+    """In small chunks, a bag may do more tasks than it did at once, when its pieces were chosen."""
     monkeypatch.setattr("mallob_py.kit.bags.laws.TASKS_MAX", 30)
     work, counted = TreeBag.process, iter(range(1_000_000))
     monkeypatch.setattr(TreeBag, "process", lambda self, count: work(self, count) + 31 * (next(counted) > 5))

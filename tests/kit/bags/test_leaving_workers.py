@@ -1,4 +1,4 @@
-"""A root that has to leave before it has begun has nothing to say: least of all that its job begins anew."""
+"""A root that must leave before it has begun saves nothing, so that its job does not begin anew."""
 
 import os
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ class Trees(BagApplication):
 
 
 class Root(WorkerContext):
-    """The only worker of its job. `leaves`: it has to, while it waits for the last checkpoint."""
+    """The only worker of its job. `leaves`: it must leave while it waits for the last checkpoint."""
 
     def __init__(self, leaves: bool) -> None:
         self.job, self.index, self.volume, self.children, self.threads = 1, 0, 1, (), 1
         self.payload, self.configuration = {}, {}
         self._leaves = leaves
         self.saved: list[bytes] = []
-        #: nothing ever comes
+        #: descriptor of a socket on which no message ever comes
         self._socket_fd = os.eventfd(0)
 
     def __del__(self) -> None:

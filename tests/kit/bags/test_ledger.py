@@ -21,7 +21,7 @@ TOTAL = WORK.expected()
 
 
 class Worker:
-    """A ledger and where it lives; what it sends is taken from it as (receiver, message)."""
+    """A ledger with its address; its methods return the ledger's messages as (receiver, message)."""
 
     def __init__(self, address: tuple[int, int], bounds: ledger.Bounds = ledger.BOUNDS) -> None:
         self.address = address
@@ -58,7 +58,7 @@ def ask(asker: Worker) -> messages.Lifeline:
 
 
 def lend(lender: Worker, borrower: Worker) -> messages.Lend:
-    """What the lender gives; the borrower has it then."""
+    """Let `borrower` ask `lender` for tasks; return the loan that the borrower has received."""
     [(dest, message)] = lender.hear(borrower.address, ask(borrower))
     assert dest == borrower.address
     borrower.hear(lender.address, message)
@@ -205,7 +205,7 @@ def test_the_work_of_a_borrower_that_is_gone_is_done_by_its_lender(root: Worker,
     root.ledger.undelivered(LEFT, messages.Probe(loan.number), 2.0)
     root.work()
     assert tuple(map(int, root.ledger.books.result())) == TOTAL
-    # what it does all the same goes to nobody
+    # the result of work that it still does is dropped
     [(_, repayment)] = left.work()
     assert root.hear(LEFT, repayment) == [(LEFT, messages.Forget(loan.number))]
     assert tuple(map(int, root.ledger.books.result())) == TOTAL
@@ -254,7 +254,7 @@ def test_a_lifeline_that_was_cut_gets_nothing(root: Worker) -> None:
 
 def test_a_request_that_finds_nothing_goes_on_to_others_a_few_times(root: Worker) -> None:
     left = Worker(LEFT)
-    left.hear(ROOT, messages.Cut())  # so it knows the root
+    left.hear(ROOT, messages.Cut())  # so left knows the root
     [(dest, onward)] = left.hear(RIGHT, messages.WorkWanted(None, 7, 2, 0))
     assert (dest, onward.asker, onward.hops) == (ROOT, RIGHT, 1)
     assert onward.others == (ROOT,)
@@ -324,7 +324,7 @@ def test_who_hears_its_own_request_knows_itself_and_does_not_ask_itself() -> Non
 
 
 class Measured(TreeBag):
-    """A tree bag that knows how much is left, and how often that was asked."""
+    """A tree bag that knows how many tasks are left, and counts the questions for this number."""
 
     counted = 0
 
@@ -339,7 +339,7 @@ class Measured(TreeBag):
 
 
 class Counted(Measured):
-    """Has so many tasks, whatever they are."""
+    """A bag that claims to have `left` tasks."""
 
     def __init__(self, left: int) -> None:
         super().__init__([])
@@ -400,7 +400,7 @@ def test_what_is_left_is_not_counted_after_each_chunk_but_anew_when_some_of_it_w
 
 
 def owner(address: tuple[int, int], copies: int) -> Worker:
-    """One who has got so many times the tasks of WORK, and knows LEFT."""
+    """Return a worker that has the tasks of WORK `copies` times, and knows the worker LEFT."""
     worker = Worker(address)
     worker.ledger.open_root(0.0)
     root = worker.ledger.books.root
@@ -541,7 +541,7 @@ def test_one_that_leaves_hands_over_its_work_and_what_it_has_lent(root: Worker) 
     assert (RIGHT, messages.Moved(onward.number)) in answers
     left.hear(ROOT, answers[0][1])
     assert left.ledger.has_left
-    # what the borrower says to who has left is heard again by who has taken over
+    # the message to the worker that has left comes back, and goes to the worker that has taken over
     [(_, repayment)] = right.work()
     assert left.hear(RIGHT, repayment) == []
     [(dest, again)] = right.hear(ROOT, messages.Moved(onward.number))
@@ -562,7 +562,7 @@ def test_a_borrower_that_was_not_told_of_its_new_lender_is_told_again_before_it_
     right.work(2)
     left.ledger.leave(0.0)
     [(_, message)] = left.sent()
-    root.hear(LEFT, message)  # that right's lender is root from now on gets lost
+    root.hear(LEFT, message)  # the message that root is right's lender from now on gets lost
     right.ledger.tick(1.0)
     [(dest, settlement)] = right.sent()
     assert dest == LEFT
@@ -575,7 +575,7 @@ def test_a_borrower_that_was_not_told_of_its_new_lender_is_told_again_before_it_
     assert dest == ROOT
     root.hear(RIGHT, settlement, 1.0 + ledger.ORPHANED_S)
     root.ledger.tick(1.0 + ledger.ORPHANED_S + ledger.PROBE_S)
-    assert root.sent() == [(RIGHT, messages.Probe(onward.number))]  # it has told us something: so it knows us
+    assert root.sent() == [(RIGHT, messages.Probe(onward.number))]  # right knows root
     [(_, repayment)] = right.work()
     root.hear(RIGHT, repayment)
     root.work()
@@ -596,7 +596,7 @@ def test_a_settlement_that_comes_back_from_a_former_lender_makes_nobody_give_up(
     [(_, message)] = left.sent()
     root.hear(LEFT, message)
     right.hear(ROOT, messages.Moved(onward.number), 1.0)
-    right.ledger.undelivered(LEFT, settlement, 1.0)  # which has gone: that is no news of its lender now
+    right.ledger.undelivered(LEFT, settlement, 1.0)  # left is not right's lender now
     right.ledger.tick(1.0 + ledger.ORPHANED_S)
     assert right.ledger.books.has_work
     for dest, repayment in (*right.sent(), *right.work()):
@@ -618,7 +618,7 @@ def test_who_hears_nothing_of_a_lender_that_is_gone_throws_its_work_away(root: W
     right.work(3)
     right.ledger.tick(1.0 + ledger.ORPHANED_S)
     assert not right.ledger.books.has_work
-    assert right.ledger.books.wasted == 3  # what it told before, its lender's lender may have been told
+    assert right.ledger.books.wasted == 3  # tasks whose results may already have reached the lender's lender
     assert right.hear(ROOT, messages.Moved(onward.number))[-1] == (ROOT, messages.Unknown(onward.number))
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint says of the tasks done so far is what a reply at a limit tells."""
+"""A reply at a limit contains the result that the last checkpoint contains."""
 
 from mallob_bags.queens import QueensApplication
 from mallob_py.kit.bags.application import _Work
