@@ -49,7 +49,7 @@ def test_tables_have_means_quotients_and_the_quality_over_time() -> None:
     assert measures["PAR-2 of formulas [s]"][3] == "2.00 ± 0.00"
     assert measures["cost"][:3] == ("1.00 ± 0.00", "2.00 ± 0.00", "1.00 ± 0.00")
     assert measures["area"][:3] == ("1.50 ± 0.00", "2.00 ± 0.00", "1.25 ± 0.00")
-    # Of ada's job and the two of bob: 2 and (2 + 1) / 2 times as long as alone.
+    # Ada's job takes 2 times as long as alone, bob's two jobs (2 + 1) / 2 times on average.
     assert measures["slowdown"][0] == "1.67 ± 0.00"
     assert measures["fairness"][0] == f"{3.5**2 / (2 * (2**2 + 1.5**2)):.2f} ± 0.00"
     assert measures["last answer [s]"] == ("11.00 ± 0.00", "20.00 ± 0.00", "", "9.00 ± 0.00")

@@ -123,7 +123,7 @@ class Kinds(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The measurements of a run; `responses_s`, `slowdowns`: sums by parts of the jobs; `days`: daily means."""
+    """The measurements of a run; `responses_s`, `slowdowns`: sums by part of jobs; `days`: daily means."""
 
     makespan_s: float
     response_s: float
