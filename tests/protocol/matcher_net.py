@@ -30,7 +30,7 @@ def request_of(job: int, rank: int, **fields: Any) -> Request:
 
 
 class MatcherNet:
-    """`size` matchers and their network, which keeps the order of messages between two ranks only.
+    """`size` matchers and their network, which keeps the order only of messages between the same two ranks.
 
     A rank's messages to itself travel, too, unlike in a PE. Jobs in `outdated` are not wanted in the present
     epoch; `sent_back` has the requests that were returned for this reason.

@@ -111,7 +111,7 @@ def test_an_older_version_that_comes_late_changes_nothing() -> None:
 
 
 def test_the_end_of_a_job_that_nobody_knows_reaches_everybody() -> None:
-    """A PE may already run a worker of it."""
+    """Another PE may already run a worker of the job."""
     net = Balancers(3)
     net.all[2].author(_event(1, version=99, demand=0))
     net.run()
@@ -162,7 +162,7 @@ def test_with_more_jobs_than_pes_those_of_best_standing_run() -> None:
 
 
 def test_a_waiting_job_is_overtaken_for_a_bounded_time_only() -> None:
-    """Ten times the ageing time makes up for a thousandfold priority."""
+    """A wait of ten times the ageing time makes up for a thousandfold priority."""
     old = _event(0, priority=1.0, rank=standing(1.0, 0.0, 60.0))
     for arrival_s, runs_first in ((1.0, False), (590.0, False), (599.0, True), (1e6, True)):
         young = _event(1, priority=1000.0, rank=standing(1000.0, arrival_s, 60.0))

@@ -1,4 +1,6 @@
-"""The computation of volumes by all PEs together: epochs, news that wait, the same volumes everywhere."""
+"""The computation of volumes by all PEs together: epochs, changes that wait for the next epoch, equal volumes
+on all PEs.
+"""
 
 import math
 import random
@@ -21,12 +23,14 @@ def _event(
 
 
 def _volumes(balancer: DistributedBalancer) -> dict[int, int]:
-    """All volumes above 0."""
+    """Return the volumes above 0, by job."""
     return {job: volume for job in balancer.jobs if (volume := balancer.volume(job))}
 
 
 class Net:
-    """`size` balancers; each pair keeps the order of its messages, different pairs overtake at random."""
+    """`size` balancers; messages keep their order within a pair of balancers, and overtake at random
+    otherwise.
+    """
 
     def __init__(self, size: int, delay_s: float = 0.0, seed: int = 0) -> None:
         self.outs = [Outbox(rank, size) for rank in range(size)]
@@ -42,7 +46,7 @@ class Net:
         return lambda _now, ended: self.heard[rank].append((self.all[rank].epoch, ended))
 
     def step(self, now: float = 0.0) -> bool:
-        """Deliver one message; False if there is none."""
+        """Deliver one message; return False if there is none."""
         for rank, (balancer, out) in enumerate(zip(self.all, self.outs, strict=True)):
             balancer.flush(now)
             for effect in out.effects:
@@ -64,7 +68,7 @@ class Net:
             pass
 
     def assert_fair(self) -> None:
-        """All PEs have the same image and the volumes of the local rule."""
+        """Check that all PEs have the same image, and the volumes of the local rule."""
         first = self.all[0]
         fair = volumes_of(first.jobs, len(self.all))
         for balancer in self.all:
@@ -170,7 +174,9 @@ def test_an_older_version_that_comes_late_changes_nothing_for_the_deputies() -> 
 
 
 def test_the_first_question_is_asked_where_the_news_move_alpha_0() -> None:
-    """Two equal jobs on 15 PEs become three: alpha_0 falls from 3.75 to 2.5, which is foreseen exactly."""
+    """Two equal jobs on 15 PEs become three: alpha_0 falls from 3.75 to 2.5, which the first question
+    predicts.
+    """
     net = Net(15)
     for job in (1, 2):
         net.all[job].author(_event(job, demand=15, priority=2.0))

@@ -1,4 +1,4 @@
-"""The volumes that the rule promises, workers and all, in a cluster."""
+"""In a cluster at rest, each job has as many workers as the rule of volumes says."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from mallob_py.protocol.config import Config
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
 
-#: jobs beyond the number of PEs wait
+#: settings with which jobs beyond the number of PEs wait instead of taking turns
 WITHOUT_TURNS = Config(slice_s=0.0)
 
 
 def _workers(cluster: Cluster, jobs: int) -> list[int]:
-    """How many PEs work for each job, at rest."""
+    """Bring the cluster to rest; return how many PEs work for each job."""
     cluster.run(until_s=cluster.now + 0.1)
     cluster.settle()
     check_invariants(cluster)

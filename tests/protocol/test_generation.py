@@ -1,4 +1,4 @@
-"""Generations: who belongs to the system, through losses, joins and leaves, in all orders of messages."""
+"""Generations: the members of the system during losses, joins and leaves, for all orders of messages."""
 
 import random
 from collections import defaultdict, deque
@@ -34,7 +34,7 @@ _PATIENCE_S = 1.0
 
 
 class _Net:
-    """Ranks, what is on its way between them, and what each of them did."""
+    """Ranks, the messages under way between them, and the changes that each rank made."""
 
     def __init__(self, count: int, seed: int = 0) -> None:
         first = first_generation((2,) * count)
@@ -46,7 +46,7 @@ class _Net:
         self.now = 0.0
         self.on_their_way: defaultdict[tuple[int, int], deque[AnyGenerationMessage]] = defaultdict(deque)
         self.done: defaultdict[int, list[Halt | Begin | End]] = defaultdict(list)
-        #: by g: what has been begun
+        #: number g -> generation that some rank has begun
         self.begun: dict[int, Generation] = {first.g: first}
 
     def tell(self, address: int, change: AnyChange) -> None:
@@ -69,7 +69,7 @@ class _Net:
         return [each for each in self.live() if each not in self.hung]
 
     def step(self) -> bool:
-        """Deliver one message; of those that could be, any."""
+        """Deliver a random message; return False if there is none."""
         pairs = [pair for pair, waiting in self.on_their_way.items() if waiting and pair[1] not in self.hung]
         if not pairs:
             return False
@@ -80,7 +80,7 @@ class _Net:
         return True
 
     def find_dead(self) -> bool:
-        """Somebody notices that a member is dead or hangs."""
+        """Let a rank notice that a member is dead or hangs; return whether one did."""
         silent = self.dead | self.hung | {each for each, one in self.ranks.items() if one.has_ended}
         for address in self.awake():
             generation = self.ranks[address].generation
@@ -105,7 +105,7 @@ class _Net:
         raise AssertionError("no rest")
 
     def let_all_speak(self) -> None:
-        """Who was stopped and left out sends something in its generation, and so do the others."""
+        """Let each rank hear from the awake ranks that its generation has left out."""
         for source in self.awake():
             for dest in self.awake():
                 one, two = self.ranks[source].generation, self.ranks[dest].generation
@@ -113,7 +113,7 @@ class _Net:
                     self.tell(dest, Strayed(source, one.g))
 
     def present(self) -> Generation:
-        """The one generation that all live ranks have begun."""
+        """Return the generation that all live ranks have begun, which must be the same one."""
         present = {self.ranks[each].generation for each in self.awake()}
         assert len(present) == 1, present
         (generation,) = present
@@ -164,7 +164,7 @@ def test_the_coordinator_lost_in_the_middle_of_its_commit_is_followed_by_the_nex
     while net.ranks[0].generation == net.first:
         net.step()
     net.dead.add(0)
-    net.on_their_way[0, 2].clear()  # its last message got as far as rank 1 only
+    net.on_their_way[0, 2].clear()  # rank 0's last message reached only rank 1
     net.settle()
     assert net.present().members == (1, 2)
     assert [type(each) for each in net.done[1]] == [Halt, Begin, Halt, Begin]
@@ -179,7 +179,7 @@ def test_who_hangs_and_wakes_up_ends() -> None:
     net.settle()
     assert net.present().members == (1, 2, 3)
     net.hung.clear()
-    net.tell(0, Lost(3))  # for it has not heard of rank 3 for long
+    net.tell(0, Lost(3))  # rank 0 has not heard from rank 3 for long
     net.settle()
     assert net.done[0][-1] == End(EndReason.FENCED)
     assert net.present().members == (1, 2, 3)
@@ -321,7 +321,7 @@ def test_the_heir_is_the_next_lower_member(address: int, heir: int) -> None:
 
 
 def test_all_who_live_come_to_one_generation_whatever_happens() -> None:
-    """Deaths, hangs that are found out, false accusations, joins and leaves, all at any moment."""
+    """Deaths, detected hangs, false suspicions, joins and leaves come at random moments."""
     for seed in seeds(2000):
         net = _Net(random.Random(seed).choice((2, 3, 4, 6, 9)), seed)
         choose = net.choose
@@ -360,7 +360,7 @@ def test_all_who_live_come_to_one_generation_whatever_happens() -> None:
         net.settle()
         members = [each for each in net.awake() if net.ranks[each].generation is not None]
         if not members:
-            continue  # accused by each other, all of them
+            continue  # all ranks suspected each other
         generation = {net.ranks[each].generation for each in members}
         assert len(generation) == 1, f"seed {seed}: {generation}"
         (present,) = generation

@@ -1,4 +1,4 @@
-"""Ranks on their way into a running system, as the rank sees them that has started them."""
+"""Ranks that are to join a running system, as seen by the rank that has started them."""
 
 import os
 
@@ -13,7 +13,7 @@ HERE = process_here(os.getpid())
 
 
 class Host:
-    """Rank 0 of the ranks 0 and 1 has started 5 and 6."""
+    """Rank 0 of the ranks 0 and 1, which has started the ranks 5 and 6."""
 
     def __init__(self) -> None:
         self.welcomed: dict[int, list[int]] = {}

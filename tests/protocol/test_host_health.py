@@ -1,4 +1,4 @@
-"""A host that fails rests, for longer each time; one that runs a process is well."""
+"""A host that fails to start processes rests, longer each time, until it runs a process."""
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.host_health import Fault, HostHealth

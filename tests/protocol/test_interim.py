@@ -1,4 +1,4 @@
-"""The best of what workers offer, in whatever order it comes."""
+"""The best of the workers' offers, for any order of arrival."""
 
 import functools
 
@@ -14,7 +14,7 @@ from mallob_py.simulation.cluster import Cluster
 
 @st.composite
 def offers(draw: st.DrawFn) -> list[Interim]:
-    """Of one job, each with another body."""
+    """Draw offers of one job, all with different bodies."""
     minimizes = draw(st.booleans())
     numbers = st.none() | st.integers(-5, 5)
     return [

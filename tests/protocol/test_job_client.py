@@ -1,4 +1,6 @@
-"""A job's life at its client: demand, budgets, limits, statistics. One PE alone, driven by hand."""
+"""A job's life at its client: demand, budgets, limits, statistics. The system is a single PE, which the test
+drives.
+"""
 
 import math
 from typing import Any
@@ -43,7 +45,7 @@ class Alone:
         self.collect()
 
     def start(self) -> None:
-        """The process asked for last runs."""
+        """Report that the process requested last runs."""
         self.pe.handle(stimuli.WorkerStarted(self.started[-1].worker), self.now)
         self.collect()
 
@@ -122,7 +124,7 @@ def test_no_budget_is_used_before_the_process_runs() -> None:
 
 
 def test_a_waiting_job_uses_no_budget() -> None:
-    """Two jobs on one PE: the less important one is suspended while the other runs."""
+    """Two jobs share one PE: the job of lower priority is suspended while the other runs."""
     alone = Alone()
     alone.submit(1, cpu_limit_s=10.0)
     alone.start()
@@ -160,7 +162,7 @@ def test_a_time_limit_counts_while_a_job_has_a_pe_and_a_wallclock_limit_all_the_
 
 
 def test_a_time_limit_does_not_count_while_no_pe_has_the_root_of_a_job() -> None:
-    """The process of the root is lost, and the host gives none for a while."""
+    """The root's process is lost, and the host gives no process for a while."""
     alone = Alone()
     alone.submit(1, time_limit_s=10.0)
     alone.start()
@@ -213,9 +215,9 @@ def test_it_is_told_once_that_a_pe_is_sought_for_a_job() -> None:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_that_a_pe_is_sought_is_told_before_any_worker_can_be_started(size: int) -> None:
-    """Else a job that ends this rank at once would not be known to have been at work."""
+    """Otherwise a job that kills this rank at once would not be recorded as having been at work."""
     pe = PE(0, size, Config())
-    for job in range(1, size + 1):  # the first one stays here
+    for job in range(1, size + 1):  # job 1 is placed on this PE
         pe.handle(stimuli.JobSubmitted(job, stimuli.JobParameters(), _DESCRIPTION), 0.0)
     news = [effect for effect in pe.take_effects() if not isinstance(effect, Log)]
     assert JobSought(size) in news
@@ -482,7 +484,7 @@ def test_an_unknown_job_has_no_terms() -> None:
 
 
 class _Counted:
-    """How often a method is called."""
+    """A counter of the calls of a method."""
 
     def __init__(self, owner: type, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0

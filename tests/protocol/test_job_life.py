@@ -1,4 +1,4 @@
-"""The table of a job's life: complete, and without a way that must not be."""
+"""The table of a job's states is complete, and contains no forbidden transition."""
 
 import pytest
 

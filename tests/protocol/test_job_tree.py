@@ -1,4 +1,4 @@
-"""The seats of one parent, without any cluster: what it asks for, whom it queries, what it takes back."""
+"""The seats of one parent, without a cluster: its requests, its queries of past workers, its withdrawals."""
 
 import pytest
 
@@ -11,7 +11,7 @@ JOB, RANK, STAY = 1, 3, 7
 
 
 class Asked:
-    """A matcher that finds nobody."""
+    """A matcher that records requests and finds no PE."""
 
     def __init__(self) -> None:
         self.requests: dict[tuple[int, int], messages.Request] = {}
@@ -28,12 +28,12 @@ class Asked:
         self.withdrawn.append((job, subtree))
 
     def counts(self) -> dict[int, int]:
-        """How many workers are asked for, by the uppermost."""
+        """Return, by the topmost worker of each request, how many workers are requested."""
         return {request.subtree: request.count for request in self.requests.values()}
 
 
 class Parent:
-    """The seats of a root, or others."""
+    """A parent with the seats of a root, or with the seats `indices`."""
 
     def __init__(self, *indices: int) -> None:
         self.out = Outbox(RANK, 16)
@@ -41,7 +41,7 @@ class Parent:
         self.seats = Seats(self.out, Config(), self.asked, JOB, (RANK,), STAY, indices or (1, 2))
 
     def sent(self) -> list[tuple[int, messages.AnyMessage]]:
-        """Messages since the last call, with their destinations."""
+        """Return the messages since the last call, with their destinations."""
         effects, self.out.effects = self.out.effects, []
         return [(effect.dest, effect.message) for effect in effects if isinstance(effect, Send)]
 
@@ -83,7 +83,7 @@ def test_a_parent_that_leaves_takes_all_its_requests_back() -> None:
 
 
 def test_a_seat_that_somebody_else_takes_needs_its_request_no_more() -> None:
-    """Another request for it was fulfilled."""
+    """The seat is taken by a worker from another request."""
     parent = Parent()
     parent.seats.fit(3, 1, 0.0)
     assert parent.seats.receive_offer(9, offer(1, 1), 3, 1)
@@ -100,10 +100,12 @@ def test_a_request_that_has_failed_is_asked_anew() -> None:
 
 
 def test_a_failed_request_in_whose_place_a_past_worker_is_queried_is_over_for_the_matcher() -> None:
-    """Else it would count as under way for ever: a parent that leaves takes back what it asks for only."""
+    """Otherwise the request would count as under way for ever: a leaving parent withdraws only its open
+    requests.
+    """
     parent = Parent()
     parent.seats.fit(2, 1, 0.0)
-    parent.asked.requests.clear()  # it is on its way
+    parent.asked.requests.clear()  # the request is on its way
     parent.seats.past.add([messages.PastWorker(1, 8, 1)])
     parent.seats.receive_failed(1, 2, 2, 0.0)
     assert parent.queried() == [8]
@@ -179,7 +181,7 @@ def test_a_past_worker_that_is_busy_now_is_remembered() -> None:
 
 
 def rested(*ranks: int) -> Parent:
-    """The client of a job whose root was on these PEs, the last one last."""
+    """Return the client of a job whose root was on these PEs, in this order."""
     client = Parent(0)
     client.seats.past.add([messages.PastWorker(0, rank, epoch) for epoch, rank in enumerate(ranks, 1)])
     return client
@@ -226,7 +228,7 @@ def test_a_job_does_not_rest_where_its_root_has_not_run() -> None:
     client.seats.fit(1, 2, 0.0)
     assert client.seats.receive_offer(9, offer(0, 2), 1, 2)
     (accepted,) = [message for _, message in client.sent() if isinstance(message, messages.Accepted)]
-    client.seats.past.add(accepted.past)  # it says this when it leaves
+    client.seats.past.add(accepted.past)  # the worker sends these past workers when it leaves
     client.seats.fit(0, 3, 0.0)
     client.seats.prefer_root(None)
     client.seats.fit(1, 4, 0.0)

@@ -1,4 +1,4 @@
-"""What has been said to a client is kept, but not without bound."""
+"""Messages for a lost client are kept for its successor, up to a bound."""
 
 from mallob_py.protocol import succession
 from mallob_py.protocol.effects import Outbox

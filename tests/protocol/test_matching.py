@@ -1,4 +1,4 @@
-"""The prefix-sum matcher: small trees of matchers without anything else, messages moved by hand."""
+"""The prefix-sum matcher: small trees of matchers, whose messages the test delivers."""
 
 import random
 
@@ -60,7 +60,9 @@ def test_whatever_the_order_each_wanted_worker_finds_one_idle_pe_and_each_idle_p
 
 
 def test_a_bulk_request_of_seven_over_five_ranks_finds_seven_pes_and_tells_them_their_parents() -> None:
-    """Five ranks can give five workers; the other two are taken back and their parents will ask."""
+    """Five idle PEs become five workers; the other two requests are void, and their parents will ask
+    again.
+    """
     net = _matchers(5)
     net.idle(0, 1, 2, 3, 4)
     net.run()
@@ -145,7 +147,7 @@ def test_a_pe_that_has_found_work_declares_its_token_void_and_the_request_goes_o
 
 
 def test_a_void_of_a_bulk_request_s_first_token_lets_its_whole_subtree_be_asked_for_again() -> None:
-    """The first worker takes part again alone; it asks for those below it when it is there."""
+    """The first worker is requested again alone; once it exists, it asks for the workers below."""
     net = _matchers(7, seed=1)
     net.late = Grant
     net.idle(0, 4, 5, 6)

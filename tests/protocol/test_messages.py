@@ -1,4 +1,4 @@
-"""Every message survives the wire, and nothing else passes for one."""
+"""Every message can be encoded and decoded; anything else is rejected."""
 
 from typing import Any, get_args
 
@@ -14,7 +14,7 @@ _LARGEST = 2**62
 
 
 def _values(kind: Any) -> st.SearchStrategy[Any]:
-    """Any value of a field's type, within its bounds."""
+    """Return a strategy for the values of a field's type, within its bounds."""
     match kind:
         case msgspec.inspect.IntType(ge=least):
             return st.integers(-_LARGEST if least is None else least, _LARGEST)

@@ -1,4 +1,4 @@
-"""A process on its way to be a rank: what it says, to whom, and when it gives up."""
+"""A process that is to become a rank: its messages, their receivers, and when it gives up."""
 
 from mallob_py.protocol import rank_messages
 from mallob_py.protocol.joining import Connect, Keep, Newcomer, Refused
@@ -20,7 +20,7 @@ ME = rank_messages.Joining(peer(RANK).process, 0, rank_messages.Place("me"), 2)
 
 
 def newcomer() -> Newcomer:
-    """One that has told its host of itself."""
+    """Return a newcomer that has told its host its address."""
     it = Newcomer(RANK, ME, peer(HOST), PATIENCE_S, now=0.0)
     assert list(it.effects) == [Connect(peer(HOST)), Tell(HOST, 0, 0, 0, ME)]
     it.effects.clear()

@@ -1,4 +1,4 @@
-"""A rank as a pure machine: what passes between its PEs, other ranks and whoever executes its effects."""
+"""A rank as a pure machine: what its PEs, other ranks and the executor of its effects exchange."""
 
 import pytest
 
@@ -78,13 +78,13 @@ def test_a_rank_that_grows_wants_to_look_after_it_in_time() -> None:
     node.handle(
         rank_stimuli.RanksStarted(rank_messages.Listen(3, b"s", wide=False), me, ((2, process),)), 5.0
     )
-    for now in (5.0, 6.0):  # until its PEs rest
+    for now in (5.0, 6.0):  # until the node's PEs rest
         node.handle(rank_stimuli.TimeCame(), now)
     assert node.deadline_s == 5.0 + PATIENCE_S
 
 
 def halted() -> tuple[Node, int]:
-    """Rank 1 of three, which waits for the generation without rank 2; and its g."""
+    """Return rank 1 of three, halted for the generation without rank 2, and this generation's number g."""
     node, after = node_of(1, 1, 1, 1), name_of(2, 0)
     node.handle(rank_stimuli.Said(0, G, 0, 0, rank_messages.Propose(Generation(after, (0, 1), (1, 1)))), 0.0)
     assert rank_effects.Tell(0, G, 0, 0, rank_messages.Ready(after)) in node.effects
@@ -152,7 +152,7 @@ def test_a_message_that_is_given_back_in_another_generation_is_dropped() -> None
 
 
 def test_a_member_that_is_noted_late_goes_on() -> None:
-    """A peer of a newcomer was taken for lost, and has noted it all the same."""
+    """A peer has noted a newcomer although the peer was taken for lost."""
     node = node_of(0, 1, 1)
     node.take_effects()
     node.handle(rank_stimuli.Said(1, node.present.g, 0, 0, rank_messages.Noted()), 1.0)

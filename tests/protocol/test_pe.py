@@ -1,4 +1,4 @@
-"""One PE whose peers are played by the test: what it does in which order, and when it gives up."""
+"""One PE whose peers the test plays: the order of its actions, and when it gives up."""
 
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ from mallob_py.protocol.effects import AnyEffect, JobEnded, JobOver, Log, Send, 
 from mallob_py.protocol.pe import PE
 
 _SIZE = 3
-#: it is above 0 and 2 in the tree of ranks
+#: parent of the ranks 0 and 2 in the tree of ranks
 _PARENT = 1
 _DESCRIPTION = messages.Description(1, b"x")
 _Kind = TypeVar("_Kind", bound=messages.Message)
@@ -38,7 +38,7 @@ def _request(
 
 
 class Played:
-    """PE 2 of 3, a leaf in the tree of ranks, and a clock."""
+    """PE 2 of 3, a leaf in the tree of ranks, with a clock."""
 
     def __init__(self, **settings: Any) -> None:
         self.pe = PE(2, _SIZE, Config(**settings))
@@ -51,7 +51,7 @@ class Played:
         return self.pe.take_effects()
 
     def hear_epoch(self, **demands: int) -> list[AnyEffect]:
-        """The next epoch brings these demands, of job 1 as `job_1`."""
+        """Let the next epoch bring these demands (`job_1` is the demand of job 1); return the effects."""
         self.epoch += 1
         self._version += 1
         events = tuple(
@@ -124,7 +124,7 @@ def test_it_is_told_that_a_job_is_over_even_where_it_has_no_worker() -> None:
 
 
 def test_a_root_whose_job_is_to_wait_leaves() -> None:
-    """It has no volume, but it is not over: the worker is kept for it."""
+    """The job has no volume, but is not over: the worker is kept for later."""
     played = Played()
     played.hear_epoch(job_1=1)
     played.hear(messages.Adopt(_request(1, epoch=1)))
@@ -152,11 +152,11 @@ def test_a_root_that_is_accepted_after_its_turn_gives_the_memory_back() -> None:
 
 
 class _Unheard(Played):
-    """A PE that has run the root of a job which no other PE has heard of, and has told the result."""
+    """A PE that ran the root of a job unknown to all other PEs, and has sent the result."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.wait_until(0.01)  # it has offered itself
+        self.wait_until(0.01)  # the PE has offered itself as idle
         effects = self.hear(messages.Prefer(_request(1)))
         assert [supply.tokens for supply in _sent(effects, messages.Supply)] == [-1]
         (self.offer,) = _sent(effects, messages.Offer)
@@ -238,7 +238,7 @@ def test_race_11_a_worker_whose_description_comes_after_its_acceptance_starts_on
         played.hear(messages.Adopt(_request(1, index=1, epoch=1, description=None))), messages.Offer
     )
     effects = played.hear(messages.Accepted(1, 1, offer.stay, 1, 0, (), None))
-    effects += played.hear(messages.Described(1, offer.stay + 1, _DESCRIPTION))  # of another stay
+    effects += played.hear(messages.Described(1, offer.stay + 1, _DESCRIPTION))  # for another stay
     assert not any(isinstance(effect, StartWorker) for effect in effects)
     effects = played.hear(messages.Described(1, offer.stay, _DESCRIPTION)) + played.hear(
         messages.Described(1, offer.stay, _DESCRIPTION)
@@ -292,7 +292,7 @@ def test_a_pe_that_is_to_be_empty_does_not_take_its_suspended_worker_back(*, is_
 
 
 def test_a_change_of_volume_is_charged_from_its_epoch_on() -> None:
-    """Ten seconds of the root alone, five of three workers, one of two."""
+    """The job has the root alone for ten seconds, three workers for five, and two for one."""
     played = Played(threads=1)
     played.pe.handle(stimuli.JobSubmitted(1, stimuli.JobParameters(), _DESCRIPTION), played.now)
     (start,) = (effect for effect in played.pe.take_effects() if isinstance(effect, StartWorker))

@@ -1,4 +1,4 @@
-"""PEs on their ranks: consecutive numbers, as many as each rank has capacity."""
+"""The PEs of a rank have consecutive numbers, as many as the rank's capacity."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

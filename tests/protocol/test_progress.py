@@ -1,10 +1,10 @@
-"""How far a job is, and how fast, from what its root says now and then."""
+"""A job's progress and rate, from the reports of its root."""
 
 from mallob_py.protocol.progress import WINDOW_S, Progress, Progression
 
 
 def progression(*reports: tuple[float, float]) -> Progression:
-    """Of (time, done)."""
+    """Return the progression after reports, given as (time, done)."""
     progression = Progression()
     for now, done in reports:
         progression.note(Progress(done), now)

@@ -1,4 +1,6 @@
-"""Requests on random walks: they find idle PEs, come home in time, and end when nobody wants them."""
+"""Requests on random walks: they find idle PEs, return after their last hop, and end when their requests are
+withdrawn.
+"""
 
 import math
 import random
@@ -13,7 +15,7 @@ from mallob_py.protocol.messages import Climb, MeetToken, Walk, WalkEnded
 from mallob_py.protocol.random_walk import WALK_PERIOD_S
 
 _ENDLESS = -1
-#: of one walk without limit among few PEs
+#: bound on the hops of an endless walk among few PEs
 _HOPS = 32
 
 
@@ -110,7 +112,7 @@ def test_a_request_withdrawn_between_two_walks_stays_at_home() -> None:
 
 @pytest.mark.parametrize("hops", [9, _ENDLESS])
 def test_a_withdrawn_request_ends_its_walk_at_home(hops: int) -> None:
-    """Even if no epoch ever outdates it."""
+    """The walk ends even if no epoch ever outdates its request."""
     net = _walks(50, hops)
     net.ask(1, 4)
     net.run(moves_max=5)
@@ -135,7 +137,7 @@ def test_of_two_walks_for_the_same_worker_only_the_wanted_one_goes_on() -> None:
 
 
 def test_a_pe_that_was_granted_a_match_behind_is_no_end_of_a_walk() -> None:
-    """Its token is under way: walks pass by."""
+    """The PE's token is under way to the matcher behind, so walks pass it by."""
     net = _walks(3, 1, behind=Matching.PREFIX_SUM)
     net.ask(1, 0)
     net.run()

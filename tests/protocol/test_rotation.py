@@ -1,4 +1,4 @@
-"""With more jobs than PEs, volumes rotate: everybody's share over time, and who is first."""
+"""With more jobs than PEs, volumes rotate: the jobs' shares over time, and the order of turns."""
 
 import math
 from collections import defaultdict
@@ -16,7 +16,7 @@ SLICES = Slices(0.5, 0.05)
 
 
 class Rotating:
-    """The rule, driven as the root of the tree of ranks drives it; roots are where there is a PE free."""
+    """The rule, called as by the root of the tree of ranks; each root goes to a free PE."""
 
     def __init__(self, size: int, slices: Slices | None = SLICES) -> None:
         self.size = size
@@ -26,9 +26,9 @@ class Rotating:
         self.now = 0.0
         self.moves = 0
         self.received: dict[int, float] = defaultdict(float)
-        #: how often a root was elsewhere than the time before
+        #: how often a root was on another PE than at its turn before
         self.changes = 0
-        #: whether roots leave in order
+        #: whether roots hand over their work before they leave
         self.leaves = False
         self.is_one_host = False
         self._versions: dict[int, int] = defaultdict(int)
@@ -187,7 +187,7 @@ def test_a_new_job_runs_at_once_whoever_runs(jobs: int) -> None:
 
 
 def test_who_goes_on_and_on_comes_after_those_that_are_new_but_not_for_ever() -> None:
-    """New jobs that come without end get what is theirs, and one that does not end goes on."""
+    """An endless stream of new jobs gets its share, and a job that does not end goes on."""
     some = Rotating(1)
     some.come(0)
     some.play(1.0)
@@ -300,7 +300,7 @@ def test_nothing_changes_while_there_are_no_more_jobs_than_pes() -> None:
 
 
 def test_what_a_job_is_behind_is_known_when_it_has_to_share_again() -> None:
-    """Else the same one would have to wait whenever another job comes."""
+    """Otherwise the same job would have to wait whenever another job comes."""
     some = Rotating(2)
     some.come(0, 1)
     victims = set()

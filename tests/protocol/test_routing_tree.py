@@ -1,4 +1,4 @@
-"""The matcher with a tree of idle counts: it finds who is idle, and forgets who is not wanted."""
+"""The matcher with a tree of idle counts: it finds idle PEs, and drops outdated requests."""
 
 import random
 
@@ -24,7 +24,9 @@ def _tree(size: int, seed: int = 0, delay_s: float = 0.0) -> MatcherNet:
 def test_as_many_requests_find_an_idle_pe_as_there_can_be(
     size: int, asks: int, idle: set[int], seed: int
 ) -> None:
-    """In any order of messages; the others wait at the root, which knows the idle PEs that are left."""
+    """This holds for any order of messages; remaining requests wait at the root, which knows the idle PEs
+    left.
+    """
     net = _tree(size, seed)
     idle = {rank for rank in idle if rank < size}
     choose = random.Random(seed)
@@ -68,7 +70,7 @@ def test_counts_are_right_again_after_pes_have_found_work_elsewhere_in_midst_of_
 
 
 def test_a_request_turns_at_the_first_subtree_with_an_idle_pe() -> None:
-    """Ranks 4 and 6 are below 5; the root 3 hears of it only as one idle PE less."""
+    """Ranks 4 and 6 are below 5; the root 3 only hears that one idle PE less is left."""
     net = _tree(7)
     net.idle(0, 6)
     net.run()
@@ -80,7 +82,7 @@ def test_a_request_turns_at_the_first_subtree_with_an_idle_pe() -> None:
 
 
 def test_two_requests_from_one_place_go_down_to_two_idle_pes() -> None:
-    """The first takes one from the count of its subtree, so the second does not follow it."""
+    """The first request lowers the count of its subtree, so the second goes to the other subtree."""
     net = _tree(7)
     net.idle(0, 6)
     net.run()
@@ -93,7 +95,7 @@ def test_two_requests_from_one_place_go_down_to_two_idle_pes() -> None:
 
 
 def test_a_pe_that_is_promised_to_a_request_is_not_idle_for_another_one() -> None:
-    """It may be told that it is free while the adoption waits for its epoch."""
+    """The PE may offer itself again while the adoption waits for its epoch."""
     net = _tree(1)
     (matcher,), (out,) = net.matchers, net.outs
     for job in (1, 2):

@@ -1,4 +1,4 @@
-"""What no correct PE sends is an error of its sender, named, and found with `python -O` as well."""
+"""A message that no correct PE sends is an error that names the sender, also with `python -O`."""
 
 import subprocess
 import sys

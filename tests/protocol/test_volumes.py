@@ -1,4 +1,4 @@
-"""Fair volumes against an exact reference in `fractions`, and C1 to C3 of P 2.3."""
+"""Fair volumes compared with an exact reference in `fractions`, and C1 to C3 of P 2.3."""
 
 import subprocess
 import sys
@@ -34,21 +34,21 @@ class Jobs:
         return [int(v) for v in volumes]
 
     def order(self) -> list[int]:
-        """Positions by larger priority, larger demand, smaller hash."""
+        """Return the jobs' positions, sorted by descending priority, descending demand, ascending hash."""
         return sorted(
             range(len(self.ids)),
             key=lambda j: (-self.priorities[j], -self.demands[j], splitmix64(self.ids[j])),
         )
 
     def shares(self, alpha: Fraction) -> list[Fraction]:
-        """v_j(alpha), unrounded."""
+        """Return v_j(alpha) for each job j, unrounded."""
         return [
             max(Fraction(1), min(Fraction(d), alpha * Fraction(p)))
             for p, d in zip(self.priorities, self.demands, strict=True)
         ]
 
     def root(self) -> Fraction:
-        """alpha_0 by exact evaluation of xi at all events (needs n < m < sum of demands)."""
+        """Return alpha_0 by exact evaluation of xi at all events (needs n < m < sum of demands)."""
         exact = [Fraction(p) for p in self.priorities]
         events = {1 / p for p in exact} | {d / p for p, d in zip(exact, self.demands, strict=True)}
         ascending = sorted(events)
@@ -104,7 +104,7 @@ def any_jobs(draw: st.DrawFn, *, crowded: bool = False) -> Jobs:
 
 
 def scarce_jobs() -> st.SearchStrategy[Jobs]:
-    """More PEs than jobs, more demand than PEs: where rounding happens."""
+    """Draw jobs with fewer jobs than PEs and more demand than PEs, so that volumes are rounded."""
     return any_jobs().filter(lambda jobs: len(jobs.ids) < jobs.m < sum(jobs.demands))
 
 
@@ -257,7 +257,7 @@ def test_permuted_jobs_get_the_permuted_volumes(jobs: Jobs, random: Any) -> None
 @settings(max_examples=100)
 @given(any_jobs())
 def test_with_one_more_pe_no_rounded_share_shrinks(jobs: Jobs) -> None:
-    # Single volumes may lose the unit left over; shares and sums may not.
+    # A single volume may lose the unit that rounding leaves over; shares and sums may not shrink.
     more = Jobs(jobs.priorities, jobs.demands, jobs.ids, jobs.m + 1)
     before, after = jobs.volumes(), more.volumes()
     assert all(b - a <= 1 for b, a in zip(before, after, strict=True))

@@ -1,4 +1,6 @@
-"""The table of a worker's states: complete where news of processes may come any time, strict elsewhere."""
+"""The table of a worker's states: it is complete for events of processes, which may come at any time, and
+strict for others.
+"""
 
 from itertools import count
 
@@ -81,7 +83,7 @@ def test_a_worker_that_was_stopped_before_it_ran_runs_when_it_says_so() -> None:
 
 
 def test_random_lives_take_most_ways_through_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that they do not take in a few lives need news that cross in one way only."""
+    """Transitions that few random runs do not take need messages that cross in a particular way."""
     taken: set[tuple[WorkerState, Happens]] = set()
     happens = Worker.happens
 

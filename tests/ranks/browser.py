@@ -18,7 +18,7 @@ _PATH = next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 needs_browser = pytest.mark.skipif(_PATH is None, reason="needs Chromium (apt-get install chromium)")
 
-#: properties of the keys that act by themselves
+#: DevTools' properties of the keys that tests press
 _KEYS: dict[str, dict[str, Any]] = {
     "Enter": {"code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"},
     "Tab": {"code": "Tab", "windowsVirtualKeyCode": 9},
@@ -34,9 +34,9 @@ class Browser:
         self._unread = b""
         self._number = 0
         self._session: str | None = None
-        #: complaints of the page so far
+        #: errors that the page has reported so far
         self.complaints: list[str] = []
-        #: code that the page runs before each look of `await_truth`
+        #: code that the page runs before each check of `await_truth`
         self.before = "null"
         target = self.command("Target.createTarget", url="about:blank")["targetId"]
         attached = self.command("Target.attachToTarget", targetId=target, flatten=True)

@@ -1,4 +1,4 @@
-"""Functions that tests have called in workers, which import them from here."""
+"""Functions that tests call in workers; workers import this module."""
 
 import concurrent.futures
 import contextlib
@@ -30,7 +30,7 @@ def is_main_thread(_: object) -> bool:
 
 
 def touch_and_wait(path: str, other: str) -> str:
-    """Make the file `path`, then wait for the file `other`."""
+    """Make the file `path`, then wait until the file `other` exists."""
     Path(path).touch()
     while not Path(other).exists():
         time.sleep(0.005)
@@ -117,7 +117,7 @@ def cannot_come_back(_: object) -> object:
 
 
 def append_and_nap(folder: str, call: int) -> int:
-    """Append to a file for each call."""
+    """Make a file for each run of a call, then sleep for 10 ms."""
     Path(folder, f"{call}.{os.getpid()}").touch()
     time.sleep(0.01)
     return call
@@ -183,7 +183,7 @@ def changed_within(thing: Any, count: int) -> tuple[list[Any], list[Any]]:
 
 
 def adds_until_third_try(path: str, items: list[int]) -> int:
-    """Add an item at each try; return the number of items at the third."""
+    """Add an item at each try; the third try returns the number of items."""
     items.append(0)
     fails_twice(path)
     return len(items)
@@ -293,7 +293,7 @@ def started_within(path: str) -> tuple[str, list[str]]:
 
 
 def waits_within() -> list[object]:
-    """Do in a nested call's callback all that is permitted there."""
+    """Call, in the callback of a nested call, all methods of an executor that are permitted there."""
     found: list[object] = []
     done = threading.Event()
     executor = Executor()

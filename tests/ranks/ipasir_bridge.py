@@ -1,13 +1,14 @@
 """A client that acts as Mallob's IPASIR bridge, to which programs are linked.
 
 It writes its job files straight into `in/`, under their final names, hands over formulas as raw integers
-through named pipes, and reads each reply from a named pipe that it has made where the reply will be (its
-later releases), or from a file (its earlier ones). The bridge opens this pipe for reading after handing over
-the formula, removes the pipe after the reply, and makes no further requests. A model is indexed by variable,
-so it has an entry at index 0. The bridge never removes a `solution-file`.
+through named pipes, and reads each reply from a named pipe that it has made at the reply's path (later
+releases), or from a file (earlier releases). The bridge opens this pipe for reading after handing over the
+formula, removes the pipe after the reply, and makes no further requests. A model is indexed by variable, so
+it has an entry at index 0. The bridge never removes a `solution-file`.
 
 To end the wait for a reply, the later releases write a byte of ones to the reply's path when they are
-interrupted. They write it at their release, too, where no wait is left: then a file of one byte remains.
+interrupted. When a solver is released, they write this byte, too; if no reply is awaited then, a file of one
+byte remains.
 """
 
 import array
@@ -177,7 +178,7 @@ class IpasirBridge:
         integers = list(self._formula)
         if self._incremental:
             integers += [self._ends_clauses_with, *self._assumptions, 0]
-        else:  # assumptions become clauses
+        else:  # assumptions as unit clauses
             integers += [one for literal in self._assumptions for one in (literal, 0)]
             integers += [self._ends_clauses_with, 0]
         return array.array("i", integers).tobytes()

@@ -145,7 +145,8 @@ def started(
     env: Mapping[str, str] | None = None,
     **further: Any,
 ) -> Iterator[tuple[subprocess.Popen[Any], str]]:
-    """Start `mallob-py ...`; yield the process, and the mark of its processes, which must end with the block.
+    """Start `mallob-py ...`; yield the process and a mark; all processes with this mark must end with the
+    block.
 
     `further` is for Popen; without it, standard output and errors are pipes of text.
     """

@@ -1,4 +1,4 @@
-"""Bags of tasks on real ranks: exact while workers come, go and die."""
+"""Bags of tasks on real ranks: results are exact while workers come, go and die."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Bags whose workers are taken away or killed: what they have done is handed over, or on file."""
+"""Bags whose workers are taken away or killed: their results are handed over, or saved in a file."""
 
 import contextlib
 import itertools
@@ -21,7 +21,7 @@ SUM = sum(range(NAPS))
 
 
 def naps_until(file: Path) -> dict[str, Any]:
-    """A bag's configuration: it is at work for minutes before that file is there, and for a moment then."""
+    """Return the configuration of a bag that works for minutes until the file exists, and then soon ends."""
     return {"naps": NAPS, "nap_s": 0.0002, "until": str(file)}
 
 
@@ -50,7 +50,7 @@ def test_workers_that_are_taken_away_hand_over_what_they_have(service: Running, 
 
 
 def workers_of(service: Running) -> list[int]:
-    """Worker processes are children of fork servers and look alike."""
+    """Return the worker processes: children of fork servers with the same command line."""
 
     def is_worker(pid: int) -> bool:
         return all("fork_server" in command_line(one) for one in (pid, parent_of(pid)))

@@ -1,4 +1,4 @@
-"""Whole jobs with checked answers: true ones come through, lies of solvers end in an error."""
+"""Whole jobs with checked answers: right answers are returned, and lies of solvers end in an error."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Workers on real ranks that exchange clauses, while the tree is as it is or changes."""
+"""Workers on real ranks that exchange clauses while the job tree stays the same or changes."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def test_without_sharing_nothing_is_given(tmp_path: Path) -> None:
 
 
 def test_a_job_whose_workers_come_and_go_finds_the_answer(tmp_path: Path) -> None:
-    """Other jobs take its workers away and give them back, some of them in the middle of an epoch."""
+    """Other jobs take workers away and give them back, sometimes in the middle of an epoch of sharing."""
     with serving(tmp_path, ranks=4) as service:
         path = service.submit("circuits", literals=literals_of(commutativity(7)), configuration=CADICALS)
         service.await_event("started", index=3)

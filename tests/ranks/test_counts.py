@@ -1,4 +1,4 @@
-"""The price of a no-op in system calls: counts hold on any machine and show a doubling without a clock."""
+"""The system calls of a no-op job: their counts hold on any machine, and show a doubling without a clock."""
 
 import shutil
 import sys
@@ -18,13 +18,13 @@ from footprint import SystemCalls
 pytestmark = [needs_mpiexec, pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")]
 
 _JOBS = 200
-#: per no-op, over all processes of four ranks: about 1.6 times what was counted on a quiet machine, and more
-#: than on one whose cores 17 others wanted
+#: bounds of system calls per no-op over all processes of four ranks: about 1.6 times the counts of a quiet
+#: machine, and above the counts of a machine with 17 other busy processes
 _OF_A_BURST = {"calls": 120, "epoll_wait": 10, "openat": 6.5, "read": 7.5, "newfstatat": 12.5, "sendto": 12}
 _OF_ONE_ALONE = {"calls": 150, "epoll_wait": 17, "openat": 7, "read": 8, "newfstatat": 14, "sendto": 14}
-#: a busy machine stretches jobs, so that more of them are told of: the best of these counts
+#: number of rounds, of which the best counts: on a busy machine jobs take longer, and cause more messages
 _ROUNDS = 4
-#: how long the service is watched without jobs: what ranks do by the clock is no price of a job
+#: time without jobs in which the ranks' periodic calls are counted, which no job causes
 _IDLE_S = 2.0
 
 

@@ -17,7 +17,7 @@ pytestmark = needs_mpiexec
 
 
 def register() -> None:
-    from mallob_py import register_cpmpy_solver  # which imports CPMpy
+    from mallob_py import register_cpmpy_solver  # here, because it imports CPMpy
 
     register_cpmpy_solver()
 

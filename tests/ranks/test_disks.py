@@ -16,7 +16,7 @@ pytestmark = needs_mpiexec
 
 @contextlib.contextmanager
 def unwritable(folder: Path) -> Iterator[None]:
-    """Even for root, and although files in it are open."""
+    """Make the folder unwritable, even for root, and although files in it are open."""
     try:
         done = subprocess.run(["chattr", "+i", folder], capture_output=True, text=True, check=False)
         problem = done.stderr if done.returncode else ""
@@ -162,7 +162,7 @@ def test_ranks_of_a_durable_service_do_not_wait_for_a_disk_that_takes_seconds(tm
     )
     env = {"PYTHONPATH": os.pathsep.join([str(slow), str(ROOT), str(ROOT / "apps")])}
     with serving(tmp_path, "--durable", "--rank-timeout", "3s", ranks=2, env=env) as service:
-        # Several flushes one after the other, each about half as long as a rank may be silent.
+        # Several flushes in succession, each about half as long as a rank may be silent.
         replies = [service.submit(f"job-{number}", application="NOOP") for number in range(3)]
         for path in replies:
             assert service.reply(path)["result"]["resultcode"] == 10

@@ -1,4 +1,6 @@
-"""Python functions on a service: all that an executor can do, and what becomes of calls whose workers go."""
+"""Python functions on a service: all features of an executor, and the outcome of calls whose workers are
+lost.
+"""
 
 import asyncio
 import contextlib
@@ -121,7 +123,7 @@ def test_a_module_that_workers_do_not_have_is_named(
     monkeypatch.syspath_prepend(tmp_path)
     import only_here  # type: ignore[import-not-found]
 
-    assert executor.submit(only_here.one).result() == 1  # it is looked for where we look
+    assert executor.submit(only_here.one).result() == 1  # workers search for modules on this process's path
     with Executor(service.api_dir) as other:
         shutil.move(tmp_path / "only_here.py", tmp_path / "moved.py")
         shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
@@ -265,7 +267,7 @@ def test_what_calls_print_on_ranks_of_its_own_is_printed_by_the_program(
 
     with Executor(ranks=1) as executor:
         executor.submit(print, "at work", flush=True).result(DEADLINE_S)
-        poll_until(lambda: has_printed("at work\n"), "the output")  # while the ranks run
+        poll_until(lambda: has_printed("at work\n"), "the output")  # printed while the ranks run
     has_printed("the rest")
     assert "".join(printed).count("at work") == 1
 
@@ -300,7 +302,7 @@ def test_calls_end_with_an_error_when_the_ranks_of_their_own_are_killed(tmp_path
                 future.result(DEADLINE_S)
 
 
-#: forks, and ends without `shutdown`
+#: program that forks, and ends without `shutdown`
 CARELESS = """
 import os, sys
 from mallob_py import Executor
@@ -316,7 +318,7 @@ print(executor.submit(abs, -1).result(float(sys.argv[1])))
 def test_a_program_that_forks_and_shuts_nothing_down_has_its_results_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
-    folder = tmp_path / ("long" * 30)  # too long for a socket in it
+    folder = tmp_path / ("long" * 30)  # longer than a socket's path may be
     folder.mkdir()
     program = [sys.executable, "-c", CARELESS, str(DEADLINE_S / 2)]
     done = run(command=program, env={"TMPDIR": str(folder)})
@@ -325,7 +327,7 @@ def test_a_program_that_forks_and_shuts_nothing_down_has_its_results_and_leaves_
 
 
 def _children() -> set[str]:
-    """The processes that this one has started."""
+    """Return the child processes of this process."""
     found: set[str] = set()
     for path in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that has just ended

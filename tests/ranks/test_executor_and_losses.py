@@ -27,7 +27,7 @@ pytestmark = [
 
 
 def _all_but(results: Any, count: int) -> list[int]:
-    """The first results of a map."""
+    """Take the first `count` results of a map."""
     return [next(results) for _ in range(count)]
 
 
@@ -43,7 +43,7 @@ def test_each_call_counts_once_while_a_rank_is_lost(tmp_path: Path) -> None:
         os.kill(ranks[2], signal.SIGKILL)
         await_generation(service, 2)
         first += _all_but(results, 50)
-        os.kill(ranks[0], signal.SIGKILL)  # the client of the job
+        os.kill(ranks[0], signal.SIGKILL)  # the rank that is the job's client
         assert sorted([*first, *results]) == list(range(CALLS))
 
 

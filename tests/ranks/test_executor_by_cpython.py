@@ -1,4 +1,6 @@
-"""CPython's own tests of executors, run against ours. Not every package of CPython has them."""
+"""CPython's own tests of executors, run with this project's executor. Not every package of CPython has
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from test.test_concurrent_futures.test_wait import WaitTests
 
 pytestmark = [needs_mpiexec, pytest.mark.slow]
 
-#: tests that ours need not pass, and why
+#: CPython's tests that an `Executor` need not pass -> the reason
 EXCUSED = {
     "test_interpreter_shutdown": "starts an executor by its name in `concurrent.futures`",
     "test_submit_after_interpreter_shutdown": "the same",
@@ -35,7 +37,7 @@ EXCUSED = {
 
 
 class _OurExecutor(Executor):
-    """On the service of this module; `worker_count` workers are more than it has."""
+    """An executor on the module's service, which has fewer than `worker_count` workers."""
 
     api_dir: ClassVar[Any] = None
 
@@ -72,21 +74,21 @@ def _excusing(tests: type) -> type:
 
 
 class TestExecutor(_excusing(ExecutorTest), _Ours):  # type: ignore[misc]
-    """submit, map, references."""
+    """CPython's tests of `submit`, `map` and references."""
 
 
 class TestAsCompleted(_excusing(AsCompletedTests), _Ours):  # type: ignore[misc]
-    """as_completed."""
+    """CPython's tests of `as_completed`."""
 
 
 class TestWait(_excusing(WaitTests), _Ours):  # type: ignore[misc]
-    """wait."""
+    """CPython's tests of `wait`."""
 
     needs_workers = True
 
 
 class TestShutdown(_excusing(ExecutorShutdownTest), _Ours):  # type: ignore[misc]
-    """shutdown."""
+    """CPython's tests of `shutdown`."""
 
 
 def test_what_is_excused_is_there() -> None:

@@ -1,4 +1,4 @@
-"""Libraries that take an executor, or joblib's backend, and the examples of the documents on functions."""
+"""Libraries that use an executor or joblib's backend, and the examples of docs/functions.md."""
 
 import os
 import re
@@ -18,7 +18,7 @@ pytestmark = needs_mpiexec
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCUMENTS / "functions.md").read_text() + (DOCUMENTS / "python.md").read_text()
 _EXAMPLE = re.compile(r"^```python\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-#: what the document says that each prints
+#: example -> its output as printed in the document
 PRINTED = {
     "squares.py": "144\n332833500\n",
     "errors.py": "[0.0, 0.5, 1.0, 2.0]\ncall 3 of 5: half(3)\n",

@@ -1,4 +1,6 @@
-"""Objects on their way to calls and back: each call has its own, and none that is odd costs another call."""
+"""Objects on their way to calls and back: each call has its own copies, and an odd object harms no other
+call.
+"""
 
 import asyncio
 import copy
@@ -24,7 +26,7 @@ from mallob_py.kit.calls.values import CallError, CannotSend, RemoteTraceback
 
 pytestmark = needs_mpiexec
 CALLS = 60
-#: makes a thing that a call changes
+#: kind of object -> function that makes an object, which a call then changes
 THINGS: dict[str, Callable[[], Any]] = {
     "dict": lambda: {"mode": "fast", "other": 1},
     "list": lambda: [1, 2, 3],
@@ -221,7 +223,7 @@ def test_the_key_of_an_executor_is_in_no_file_that_others_can_read(
 
     running = executor.submit(called.whose, 0)
     poll_until(lambda: look() or running.done(), "the job's file")
-    list(executor.map(called.whose, [0], max_demand=1))  # a job of its own, which ends at once
+    list(executor.map(called.whose, [0], max_demand=1))  # the map has a job of its own, which ends at once
     poll_until(lambda: any((service.box() / "out").iterdir()), "a reply")
     look()
     (key,) = keys

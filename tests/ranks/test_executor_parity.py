@@ -1,4 +1,6 @@
-"""An executor as one of the standard library's: cancelling, initializers, lazy input, forks, callbacks."""
+"""An executor behaves as the standard library's executors: cancelling, initializers, lazy input, forks,
+callbacks.
+"""
 
 import asyncio
 import concurrent.futures
@@ -53,7 +55,7 @@ LEAVING: dict[str, Callable[[Any], None]] = {
 }
 
 
-#: ways and kinds of maps; a lazy map is no future
+#: (way of leaving a map, arguments of the map); a lazy map has no `future`
 LEFT: list[tuple[str, dict[str, Any]]] = [
     (way, more)
     for way in LEAVING
@@ -70,7 +72,7 @@ def test_a_map_that_is_left_begins_nothing_more_and_gives_its_workers_back(
     (tmp_path / "go").touch()
     goes = [str(tmp_path / "go"), *[str(tmp_path / "never")] * 59]
     LEAVING[way](executor.map(called.touch_and_wait, paths, goes, **more))
-    # Both workers may be at calls that never end; one more call is done all the same.
+    # Even if both workers run calls that never end, one more call must be done.
     assert executor.submit(abs, -4).result(DEADLINE_S) == 4
     assert len(list(tmp_path.iterdir())) < 20
 
@@ -98,7 +100,7 @@ def test_calls_whose_results_are_wanted_are_not_stopped_with_others(
     for name in ("wanted", "unwanted"):
         poll_until((tmp_path / name).exists, name)
     results.close()
-    assert executor.submit(abs, -4).result(DEADLINE_S) == 4  # by the worker that was stopped
+    assert executor.submit(abs, -4).result(DEADLINE_S) == 4  # runs on the worker whose call was stopped
     go.touch()
     assert wanted.result(DEADLINE_S) == str(tmp_path / "wanted")
 
@@ -315,7 +317,7 @@ def test_a_call_that_stops_its_own_worker_does_not_stop_the_pool(
     assert executor.submit(abs, -4).result(DEADLINE_S) == 4
 
 
-#: all that may wait, or hand in calls
+#: methods that may wait or submit calls
 DEEDS: dict[str, Callable[[Executor, Future[Any]], object]] = {
     "submit": lambda executor, _: executor.submit(abs, -1).result(DEADLINE_S),
     "exception": lambda executor, _: executor.submit(abs, -1).exception(DEADLINE_S),

@@ -28,7 +28,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def mapped_by(pid: int) -> set[str]:
-    """The shared regions that a process has mapped; none if there is no such process."""
+    """Return the shared regions that a process has mapped; empty if there is no such process."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     except OSError:

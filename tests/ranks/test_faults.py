@@ -41,7 +41,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def cpu_ticks(pid: int) -> int:
-    """What a process has used so far; 0 if it is gone."""
+    """Return the CPU ticks that a process has used; 0 if it has ended."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return int(fields[11]) + int(fields[12])
@@ -49,7 +49,7 @@ def cpu_ticks(pid: int) -> int:
 
 
 def busy_solvers(service: Running) -> list[int]:
-    """Processes that compute: children of workers, who are children of the fork servers and look alike."""
+    """Return the solver processes: children of workers, which are children of fork servers."""
 
     def is_solver(pid: int) -> bool:
         line = (pid, parent_of(pid), parent_of(parent_of(pid)))
@@ -59,7 +59,9 @@ def busy_solvers(service: Running) -> list[int]:
 
 
 def hard_job(folder: Path, bits: int = 16) -> dict[str, Any]:
-    """A formula that is solved in a second or so (7 bits), or never (16)."""
+    """Return the fields of a job whose formula takes about a second (7 bits), or practically for ever
+    (16).
+    """
     path = folder / "hard.cnf"
     path.write_text(commutativity(bits).text("hard"))
     return {"files": [str(path)]}
@@ -70,7 +72,7 @@ def hard_job(folder: Path, bits: int = 16) -> dict[str, Any]:
 
 def test_a_job_whose_solver_is_killed_still_gets_its_right_answer(service: Running, tmp_path: Path) -> None:
     killed: list[int] = []
-    for number in itertools.count():  # its solvers may have ended before they are seen
+    for number in itertools.count():  # again if a job's solvers ended before they were found
         path = service.submit(f"wounded-{number}", **hard_job(tmp_path, bits=7))
         poll_until(lambda at=path: busy_solvers(service) or at.exists(), "it is at work, or over")
         for pid in busy_solvers(service)[:1]:
@@ -118,7 +120,7 @@ def test_a_killed_fork_server_is_replaced_and_its_jobs_go_on(service: Running) -
     job = service.await_event("accepted", name="orphaned")["job"]
     service.await_event("started", job=job)
     for pid in service.processes():
-        parent = parent_of(pid)  # 0 of one that has just ended
+        parent = parent_of(pid)  # 0 if the process has just ended
         if parent and "fork_server" in command_line(pid) and "fork_server" not in command_line(parent):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -152,7 +154,7 @@ def test_after_the_death_of_everything_each_accepted_job_gets_exactly_one_reply(
         second.interrupt("long")
         last = second.reply(second.box() / "out" / "u.long.json")
         assert last["result"]["outcome"] == "interrupted"
-        # The reply comes before the interruption is forgotten.
+        # The service publishes the reply before it removes the interruption from the journal.
         poll_until(lambda: not list((second.box() / "journal").iterdir()), "nothing is left to be done")
         published = {path.name: path.read_bytes() for path in (second.box() / "out").iterdir()}
         assert published["u.done.json"] == before
@@ -190,7 +192,7 @@ def test_nothing_outlives_the_launching_process(tmp_path: Path) -> None:
 
 
 def places_of(service: Running, temporary: Path) -> set[Path]:
-    """What the processes of a service have in folders that all users share."""
+    """Return the paths of a service's processes in folders that all users share."""
     service.pids |= set(service.processes())
     folders = session_folders_of(list(service.pids))
     numbers = {str(pid) for pid in service.pids}
@@ -209,7 +211,7 @@ def test_the_next_start_removes_what_a_killed_service_left_and_nothing_of_a_livi
         with serving(tmp_path / "killed", ranks=2, env=env) as killed:
             left = places_of(killed, temporary)
             killed.kill()
-        # By now they may be gone: any start of this user removes them, such as one of another test.
+        # The paths may be gone: any start by this user removes them, also a start by another test.
         assert {"mallob", "edu"} == {re.split("[-_.]", path.name)[0] for path in left}
         assert len(left) == 4, left
         held = places_of(living, temporary)

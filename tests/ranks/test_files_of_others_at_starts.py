@@ -1,4 +1,4 @@
-"""Every kind of start, with files of others in every folder that an option names: they are as they were."""
+"""Every kind of start leaves foreign files unchanged in all folders that options name."""
 
 import os
 import signal
@@ -30,17 +30,19 @@ _FURTHER_PARTS = ("orders", "web", "web/submissions")
 
 
 class Others:
-    """Things of others in folders, and what they were."""
+    """Foreign entries in folders, and their content before a start."""
 
     def __init__(self, elsewhere: Path) -> None:
         self._elsewhere = elsewhere
         self._paths: list[Path] = []
-        #: of which only the mode has to stay
+        #: folders of which only the mode must stay the same
         self._folders: list[Path] = []
         self._before: Mapping[Path, str] = {}
 
     def put_all(self, folder: Path, mode: int = 0o700) -> None:
-        """Of each kind, under names of their own, hidden ones, and names that ours are like."""
+        """Put an entry of each kind into a folder: with plain names, hidden names, and names like the
+        service's own.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(mode)
         self._folders.append(folder)
@@ -58,7 +60,7 @@ class Others:
         self._paths.append(path)
 
     def _socket(self, path: Path) -> None:
-        here = os.open(path.parent, os.O_PATH)  # the whole path may be too long for one
+        here = os.open(path.parent, os.O_PATH)  # the whole path may be too long for a socket
         with socket.socket(socket.AF_UNIX) as one:
             one.bind(f"/proc/self/fd/{here}/{path.name}")
         os.close(here)
@@ -94,10 +96,10 @@ def _fill_api_dir(others: Others, api_dir: Path) -> None:
 
 
 def _fill_log_dir(others: Others, log_dir: Path) -> None:
-    """Also logs of another run, in a folder that is only linked."""
+    """Fill a folder for logs, also with logs of another run in a linked folder."""
     others.put_all(log_dir)
     others.put(log_dir / _RUN, Kind.LINK_TO_FOLDER)
-    (log_dir / _RUN / "0.jsonl").write_text("precious\n" * 200_000)  # more than all logs may have
+    (log_dir / _RUN / "0.jsonl").write_text("precious\n" * 200_000)  # more than the limit for all logs
     others.put(log_dir / _RUN.replace("2020", "2021") / "0.jsonl", Kind.LINK)
 
 

@@ -28,7 +28,7 @@ def resize(service: Running, change: str) -> Finished:
 
 
 def grow(service: Running, by: int) -> dict[int, int]:
-    """The processes of those that have joined, by rank."""
+    """Let ranks join; return rank -> process of each new rank."""
     before = joined(service)
     grown = resize(service, f"+{by}")
     assert (grown.code, grown.err) == (0, ""), service.output
@@ -36,24 +36,24 @@ def grow(service: Running, by: int) -> dict[int, int]:
 
 
 def joined(service: Running) -> dict[int, int]:
-    """The processes of those that ever have, by rank."""
+    """Return rank -> process of all ranks that have joined so far."""
     found = re.findall(r"rank (\d+) \(process (\d+) on", service.output)
     return dict(sorted((int(rank), int(pid)) for rank, pid in found))
 
 
 def logged_as(service: Running) -> list[int]:
-    """The numbers of those that have joined in logs."""
+    """Return the numbers of the ranks that have logged `joined`."""
     return sorted(event["rank"] for event in service.events("joined"))
 
 
 def workers_of(service: Running, rank: int) -> list[int]:
-    """The worker processes of the rank that is this process."""
+    """Return the worker processes of the rank whose process is `rank`."""
     forked = [pid for pid in service.processes() if is_fork_server(pid)]
     return [pid for pid in forked if is_fork_server(parent_of(pid)) and parent_of(parent_of(pid)) == rank]
 
 
 def test_ranks_that_join_take_work_and_may_die_or_leave(tmp_path: Path) -> None:
-    # None stands ready: all worker processes are at work.
+    # There are no spare processes: all worker processes are at work.
     with serving(tmp_path, *SURVIVE, "--warm", "0", ranks=2) as service:
         running = service.submit("running", application="SLEEP", wallclock_limit="1h")
         service.await_event("started")
@@ -134,7 +134,7 @@ def test_a_rank_that_joins_a_host_whose_first_rank_has_left_gets_large_inputs(tm
         assert (drained.code, drained.err) == (0, ""), service.output
         assert list(grow(service, 1)) == [3]
         holder = int((service.box() / ".lock").read_text().split()[0])
-        os.kill(holder, signal.SIGKILL)  # it is rank 1: rank 3 is alone on its host then
+        os.kill(holder, signal.SIGKILL)  # rank 1 has the lock; without it, rank 3 is alone on its host
         await_generation(service, 2)
         configuration = {"size_bytes": 1 << 20, "folder": str(tmp_path), "workers": 2}
         reply = service.ask("bulk", application="BULK", configuration=configuration)

@@ -18,7 +18,7 @@ WAITS = "waiting until it ends"
 
 @contextlib.contextmanager
 def beside(service: Running, folder: Path, *options: str) -> Iterator[Running]:
-    """A second service on the same api folder, which waits."""
+    """Yield a second service on the same api folder, which waits for the first one's end."""
     second = Running(folder, "--wait", "--api-dir", str(service.api_dir), *options, ranks=2, env=APPS)
     second.api_dir = service.api_dir
     try:

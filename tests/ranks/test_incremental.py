@@ -21,7 +21,7 @@ SAT, UNSAT, UNKNOWN = 10, 20, 0
 
 
 class Chain:
-    """A growing formula, in the service and in a solver of our own."""
+    """A growing formula in the service, and the same formula in a solver in this process."""
 
     def __init__(self, service: Running, name: str, seed: int = 0, n_vars: int = 60) -> None:
         self.service = service
@@ -168,7 +168,7 @@ def test_an_end_without_any_reply_frees_processes_and_journal(service: Running) 
 
 
 def hard_clauses(pigeons: int, first: int = 1) -> list[list[int]]:
-    """That many pigeons do not fit into one hole less."""
+    """Return clauses which say that `pigeons` pigeons fit into one hole less."""
     holes = pigeons - 1
     at = [[first + holes * pigeon + hole for hole in range(holes)] for pigeon in range(pigeons)]
     return at + [[-at[i][h], -at[j][h]] for h in range(holes) for i in range(pigeons) for j in range(i)]
@@ -209,7 +209,7 @@ def test_a_revision_interrupted_before_it_was_read_counts_all_the_same(
 
 
 def begin_slowly(service: Running, name: str, pipe: Path) -> list[Path]:
-    """A chain whose first revision is being read while the second waits and the third was interrupted."""
+    """Begin a chain: its first revision is being read, the second waits, the third was interrupted."""
     os.mkfifo(pipe)
     replies = [service.submit(f"{name}-0", incremental=True, files=[str(pipe)])]
     for number, clause in ((1, [-1, 2, 0]), (2, [-2, 3, 0])):
@@ -264,7 +264,7 @@ def test_a_chain_whose_last_revision_was_interrupted_early_goes_on_after_the_ser
 
 
 def workers(service: Running) -> list[int]:
-    """Processes that fork servers have forked."""
+    """Return the processes that fork servers have forked."""
     servers = [pid for pid in service.processes() if "fork_server" in command_line(pid)]
     return [pid for pid in servers if parent_of(pid) in servers]
 

@@ -1,4 +1,4 @@
-"""A start makes its own state: all that a parent can leave in it changes nothing."""
+"""A start does not depend on process state that a parent can leave, such as signal masks."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from mallob_py.runtime import inherited
 from mallob_py.runtime.inherited import forget_launchers_that_are_gone
 
 FORMULA = "p cnf 2 2\n1 2 0\n-1 0\n"
-#: what a parent can leave: done before exec by a process that becomes the command
+#: inherited state -> Python code that sets this state just before the command is executed
 LEFT = {
     "SIGCHLD ignored": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
     "others ignored": "[signal.signal(each, signal.SIG_IGN) for each in (10, 12, 14, 15)]",
@@ -36,7 +36,7 @@ BECOME = "import os, signal, sys\n{}\nos.execv(sys.argv[1], sys.argv[1:])"
 
 
 def after(*kinds: str) -> list[str]:
-    """The beginning of a command that runs the rest in what these kinds of parents leave."""
+    """Return a prefix that runs a command in the state left by these kinds of parents."""
     return [sys.executable, "-c", BECOME.format("\n".join(map(LEFT.__getitem__, kinds)))]
 
 

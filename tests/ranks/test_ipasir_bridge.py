@@ -15,7 +15,7 @@ from waiting import PipeReader, poll_until
 
 pytestmark = needs_mpiexec
 
-#: what stood between clauses and assumptions in earlier releases: a clause without literals
+#: separator of clauses and assumptions in earlier releases: a clause without literals
 EMPTY_CLAUSE = 0
 NUMBERS = itertools.count(100)
 
@@ -27,7 +27,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def pigeons(bridge: IpasirBridge, holes: int) -> None:
-    """A formula that keeps a solver busy: one pigeon more than holes, in the order of the pigeons."""
+    """Add a hard formula: one more pigeon than holes, with clauses in the order of the pigeons."""
     variable = lambda pigeon, hole: pigeon * holes + hole + 1  # noqa: E731
     for pigeon in range(holes + 1):
         bridge.add(*(variable(pigeon, hole) for hole in range(holes)))
@@ -39,7 +39,7 @@ def pigeons(bridge: IpasirBridge, holes: int) -> None:
 
 @pytest.fixture
 def numbers() -> Iterator[int]:
-    """Of solvers: no two have the same in one process."""
+    """Return numbers for solvers, each of which is used once in this process."""
     return NUMBERS
 
 
@@ -78,7 +78,7 @@ def test_revisions_with_assumptions_come_and_go_through_named_pipes(
     bridge.add(-3)
     assert bridge.solve() == SAT
     assert [bridge.value(one) for one in (1, 2, 3)] == [-1, 2, -3]
-    await_solutions(service, 2)  # the last of each
+    await_solutions(service, 2)  # only the last solution file of each bridge is left
     bridge.add(-2)
     assert bridge.solve() == UNSAT
     assert bridge.failed == set()
@@ -107,7 +107,7 @@ def test_a_solver_that_is_not_incremental_has_assumptions_as_clauses(
     bridge.assume(-1)
     assert bridge.solve() == SAT
     assert bridge.model == [0, -1, 2]
-    for left in (service.box() / "out").glob("*.solution"):  # nobody says when it may go
+    for left in (service.box() / "out").glob("*.solution"):  # no client says when to remove it
         left.unlink()
 
 
@@ -219,7 +219,7 @@ def test_a_refusal_reaches_who_waits_at_a_pipe(service: Running, tmp_path: Path)
 
 
 def test_large_models_of_earlier_revisions_stay(service: Running) -> None:
-    """Whoever is no bridge may read them when it likes."""
+    """A client that is not the bridge may read its solution files at any time."""
     count = 1_000_001
     first = service.ask("stays-0", literals=[1, 0, -count, 0], incremental=True)["result"]
     path = Path(first["solution-file"])

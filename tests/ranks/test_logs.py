@@ -1,4 +1,4 @@
-"""`mallob-py logs`, of jobs that run and of those that have ended, and over HTTP the same."""
+"""`mallob-py logs` of running and of ended jobs, and the same output over HTTP."""
 
 import subprocess
 import sys
@@ -48,4 +48,4 @@ def test_prints_of_functions_are_in_the_log_of_their_job_and_not_in_that_of_the_
             assert (told.returncode, told.stderr.count("\n")) == (2, 1)
         assert service.stop() == 0
         poll_until(lambda: service.processes() == [], "nothing is left")
-        assert logs(service, reply.stem).stdout == said.stdout  # without a service, too
+        assert logs(service, reply.stem).stdout == said.stdout  # readable without a service, too

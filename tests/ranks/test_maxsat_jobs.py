@@ -22,7 +22,7 @@ SMALL = "c small\nh 1 2 0\n5 -1 0\n3 -2 0\n4 3 -2 0\n"
 
 
 def hard_formula(folder: Path) -> Path:
-    """Nobody finds the optimum within the time of a test."""
+    """Return a formula whose optimum is not found within the time of a test."""
     choose = random.Random(7)
     lines = []
     for _ in range(2500):
@@ -34,7 +34,7 @@ def hard_formula(folder: Path) -> Path:
 
 
 def check_best(out: str, path: Path) -> None:
-    """The `o` line tells what the `v` line costs."""
+    """Check that the number on the `o` line is the cost of the assignment on the `v` line."""
     cost = int(re.findall(r"^o (\d+)$", out, re.MULTILINE)[-1])
     (bits,) = re.findall(r"^v ([01]+)$", out, re.MULTILINE)
     paid = 0

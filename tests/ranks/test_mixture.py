@@ -1,4 +1,4 @@
-"""Jobs of all kinds at once, with deaths and interruptions in between: each gets its right reply."""
+"""Jobs of all kinds at once, with deaths and interruptions meanwhile: each job gets its right reply."""
 
 import contextlib
 import functools
@@ -52,7 +52,7 @@ def fields_of(kind: str, number: int, formulas: dict[str, str], rng: random.Rand
 
 
 def kill_a_worker(service: Running, rng: random.Random) -> None:
-    """One that runs a job or stands ready, whichever it is."""
+    """Kill a random worker process, whether it runs a job or is spare."""
     pids = [pid for pid in service.processes() if "fork_server" in command_line(parent_of(pid))]
     if pids:
         with contextlib.suppress(ProcessLookupError):

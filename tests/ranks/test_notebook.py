@@ -1,4 +1,4 @@
-"""An executor in a notebook: the cells of a day in a real kernel."""
+"""An executor in a notebook: a user's cells in a real kernel."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ await asyncio.wrap_future(executor.submit(pow, 2, 10))
 
 
 class Notebook:
-    """A kernel, and what its cells show."""
+    """A kernel, and the output of its cells."""
 
     def __init__(self) -> None:
         self._manager = KernelManager()

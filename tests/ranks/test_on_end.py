@@ -1,4 +1,4 @@
-"""A command of the operator's runs for each job that ends."""
+"""The operator's command (`--on-end`) runs for each job that ends."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ranks that join on other hosts: namespaces of this one, which a remote shell enters."""
+"""Ranks that join on other hosts: here namespaces of this host, which a remote shell enters."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def resize(service: Running, *arguments: str | Path) -> Finished:
 
 
 def grow(service: Running, change: str, hosts: str) -> dict[int, int]:
-    """The processes of those that have joined, by rank."""
+    """Let ranks join on these hosts; return rank -> process of each new rank."""
     before = joined(service)
     grown = resize(service, change, "--hosts", hosts, "--remote-shell", SHELL)
     assert (grown.code, grown.err) == (0, ""), service.output
@@ -104,7 +104,7 @@ def test_ranks_elsewhere_go_on_without_who_has_started_them_but_not_without_the_
         here = [pid for pid in service.processes() if not _is_below(pid, set(guards_of(service)))]
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in here:
-                with suppress(ProcessLookupError):  # one that has ended meanwhile
+                with suppress(ProcessLookupError):  # a process may have ended meanwhile
                     os.kill(pid, number)
         poll_until(lambda: service.processes() == [], "nothing is left")
 

@@ -1,4 +1,4 @@
-"""Two hosts whose network fails them: namespaces with an address each, joined by a cable that is pulled."""
+"""Two hosts whose network breaks: namespaces with an address each, joined by a virtual cable."""
 
 import contextlib
 import ctypes
@@ -26,7 +26,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _may_have_networks() -> bool:
-    """Whether this is root, with the right to make network namespaces, which containers often have not."""
+    """Tell whether this process may make network namespaces, which root in containers often may not."""
     if os.geteuid() != 0:
         return False
     name = f"mallob-py-{os.getpid()}"
@@ -36,13 +36,15 @@ def _may_have_networks() -> bool:
 
 
 class TwoHosts:
-    """Their addresses, which are the names of their namespaces, too."""
+    """Two hosts; their addresses are also the names of their namespaces."""
 
     def __init__(self, net: str) -> None:
         self.addresses = f"{net}.1", f"{net}.2"
 
     def cut(self) -> None:
-        """No packet comes through, and nobody is told: they go to an Ethernet address that there is not."""
+        """Send all packets to an Ethernet address that does not exist, so that they are lost without an
+        error.
+        """
         for here, there in (self.addresses, self.addresses[::-1]):
             _ip(
                 "-n",
@@ -64,7 +66,7 @@ class TwoHosts:
 
 
 def _has_carrier(host: str) -> bool:
-    # Until the kernel says so, up to a second later, MPICH's UCX knows of the loopback only.
+    # Until the kernel reports the cable, up to a second later, MPICH's UCX finds only the loopback device.
     shown = subprocess.run(
         ["ip", "-n", host, "-json", "link", "show", "cable"], check=True, capture_output=True
     )
@@ -100,7 +102,7 @@ pytestmark = [
 
 @contextlib.contextmanager
 def _serving(folder: Path, hosts: TwoHosts, *options: str) -> Iterator[Running]:
-    """A service of two ranks on each."""
+    """Yield a service with two ranks on each host."""
     first, second = hosts.addresses
     on_first = [
         "ip",
@@ -144,7 +146,7 @@ def rank_processes(service: Running) -> set[int]:
 
 
 def sockets_of(pid: int) -> dict[str, str]:
-    """Their names, by descriptor."""
+    """Return descriptor -> name of a process's sockets."""
     folder, found = f"/proc/{pid}/fd", {}
     for descriptor in os.listdir(folder):
         with contextlib.suppress(OSError):
@@ -153,12 +155,12 @@ def sockets_of(pid: int) -> dict[str, str]:
 
 
 def end_connections_of(pid: int) -> int:
-    """Shut all TCP connections of a process, as a broken box between two hosts does; how many."""
+    """Shut all TCP connections of a process, as a broken router would; return their number."""
     pidfd, ended = os.pidfd_open(pid), 0
     inherited = set(sockets_of(parent_of(pid)).values())
     try:
         for descriptor, name in sockets_of(pid).items():
-            if name in inherited:  # mpiexec's
+            if name in inherited:  # a connection of mpiexec
                 continue
             if (number := _libc.syscall(_PIDFD_GETFD, pidfd, int(descriptor), 0)) < 0:
                 continue
@@ -172,7 +174,7 @@ def end_connections_of(pid: int) -> int:
 
 
 class Client:
-    """Submits jobs, and takes each reply away: one that is given twice is seen."""
+    """Submits jobs and removes each reply, so that a second reply to a job would be noticed."""
 
     def __init__(self, service: Running) -> None:
         self._service = service
@@ -184,7 +186,7 @@ class Client:
         self._service.submit(name, application="SLEEP", wallclock_limit=limit)
 
     def take(self) -> bool:
-        """Whether all have come."""
+        """Remove the replies that have come; return whether all have come."""
         for path in (self._service.box() / "out").glob("[!.~]*.json"):
             json.loads(path.read_text())
             self.taken.append(path.name)
@@ -209,12 +211,12 @@ def test_cut_connections_and_a_network_that_is_away_for_seconds_cost_nothing(
         service.await_event("started")
         before = rank_processes(service)
         for _ in range(3):
-            # Those cut just now may be on their way back, so not all of the four need be there.
+            # Connections cut just before may not be back yet, so one existing connection is enough.
             poll_until(lambda: sum(map(end_connections_of, before)), "connections between the hosts")
             client.submit(f"after-{len(client.taken)}-{os.urandom(2).hex()}", "1s")
         hosts.cut()
         client.submit("meanwhile", "2s")
-        until_s = time.monotonic() + 8.0  # longer than what is unacknowledged is waited for
+        until_s = time.monotonic() + 8.0  # longer than the time limit for unacknowledged data
         poll_until(lambda: client.take() or time.monotonic() > until_s)
         hosts.heal()
         client.await_all()

@@ -1,4 +1,4 @@
-"""Proofs as a user meets them: written by real ranks, checked by a command of their own."""
+"""Proofs as users get them: written by real ranks, checked by `check-proof`."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""PySAT's own algorithms find the same with a solver that lives in the service."""
+"""PySAT's algorithms give the same results with a solver in the service."""
 
 import importlib
 import itertools
@@ -29,7 +29,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def weighted() -> WCNF:
-    """At least two of 1, 2, 3 and one of 4, 5; all would rather be false, at unlike prices."""
+    """Return a formula: at least two of 1, 2, 3 and one of 4, 5 are true; each true variable has a cost."""
     formula = WCNF()
     for clause in ([1, 2], [1, 3], [2, 3], [4, 5], [-1, -4]):
         formula.append(clause)
@@ -39,7 +39,7 @@ def weighted() -> WCNF:
 
 
 def unweighted() -> WCNF:
-    """A pigeon too many, clauses that may be left out: all, or any of them."""
+    """Return an unsatisfiable formula with one hard clause and soft clauses of weight 1."""
     formula = WCNF()
     formula.append([1, 2])
     for clause in ([-1], [-2], [1], [3], [-3, 2]):
@@ -80,7 +80,7 @@ def smallest_core() -> int:
 
 
 def minimal_core() -> bool:
-    """Whether what it names cannot hold, and can without any one of it."""
+    """Tell whether the found core is unsatisfiable, and satisfiable without any one of its clauses."""
     core = MUSX(unweighted(), verbosity=0).compute()
     softs = unweighted().soft
 

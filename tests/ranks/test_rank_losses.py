@@ -37,7 +37,7 @@ def is_fork_server(pid: int) -> bool:
 
 
 def number_of(pid: int) -> int | None:
-    """Of a rank, in MPI's world; None of what is no rank, or has just ended."""
+    """Return the number of a rank in MPI's world; None: the process is no rank, or has just ended."""
     if (title := re.search(r": rank (\d+)", command_line(pid))) is not None:
         return int(title[1])
     words: list[bytes] = []
@@ -48,19 +48,19 @@ def number_of(pid: int) -> int | None:
 
 
 def ranks_of(service: Running) -> dict[int, int]:
-    """Their processes, by number: the parents of fork servers."""
+    """Return number -> process of the ranks: the parents of fork servers."""
     forked = {pid for pid in service.processes() if is_fork_server(pid)}
     pids = {parent_of(pid) for pid in forked} - forked - {0}
     return {number: pid for pid in pids if (number := number_of(pid)) is not None}
 
 
 def await_ranks(service: Running, ranks: dict[int, int]) -> None:
-    """There are these; fork servers of others may end a moment later than these."""
+    """Wait until exactly these ranks run; fork servers of lost ranks may end a little later."""
     poll_until(lambda: ranks_of(service) == ranks, lambda: f"{ranks}, not {ranks_of(service)}")
 
 
 def workers_of(service: Running) -> dict[int, int]:
-    """The rank of each worker process."""
+    """Return worker process -> process of its rank."""
     found = {}
     for pid in service.processes():
         server = parent_of(pid)
@@ -85,7 +85,7 @@ def victims_of(service: Running, wanted: Sequence[str], ranks: dict[int, int]) -
 
 
 def ended_children(parent: int) -> list[str]:
-    """Those that nobody has waited for."""
+    """Return the ended children of a process that were not waited for."""
     listed = subprocess.run(
         ["ps", "--ppid", str(parent), "-o", "stat=,args="], capture_output=True, text=True, check=False
     )
@@ -93,7 +93,7 @@ def ended_children(parent: int) -> list[str]:
 
 
 def await_generation(service: Running, ranks: int) -> None:
-    """All that are left are in a generation of so many ranks."""
+    """Wait until all remaining ranks are in a generation of `ranks` ranks."""
     poll_until(
         lambda: sum(len(event["members"]) == ranks for event in service.events("generation")) >= ranks,
         lambda: f"{ranks} ranks go on\n{service.output}",
@@ -106,7 +106,7 @@ def await_generation(service: Running, ranks: int) -> None:
 def test_ranks_that_die_take_their_workers_with_them_and_nothing_else(
     wanted: tuple[str, ...], tmp_path: Path
 ) -> None:
-    # None stands ready: all worker processes are at work.
+    # There are no spare processes: all worker processes are at work.
     with serving(tmp_path, "--warm", "0", ranks=4) as service:
         running = service.submit("running", application="SLEEP", wallclock_limit="1h")
         held = service.submit("held", application="NOOP", dependencies=["u.running"])
@@ -202,7 +202,7 @@ def test_the_best_offer_outlives_a_rank(wanted: str, tmp_path: Path) -> None:
         (victim,) = victims_of(service, [wanted], ranks)
         os.kill(ranks[victim], signal.SIGKILL)
         await_generation(service, 2)
-        # Who was not the client's repeats what is of use.
+        # A rank without the client repeats the offers that are still of use.
         poll_until(lambda: interim() == JobInterim("cost", True, 5, 3), "the client knows")
         service.interrupt("descends")
         result = service.reply(reply)["result"]
@@ -240,7 +240,7 @@ def test_ranks_that_all_die_are_started_again(tmp_path: Path) -> None:
         running = service.submit("running", application="SLEEP")
         service.await_event("started")
         pids = ranks_of(service).values()
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none goes on without the others
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: no rank goes on alone
             for pid in pids:
                 os.kill(pid, number)
         poll_until(lambda: service.output.count("accepting jobs") == 2, lambda: service.output)
@@ -274,7 +274,7 @@ def test_a_program_that_loses_a_rank_still_gives_its_result(victim: int, tmp_pat
         assert f"rank {victim}" in err
 
 
-#: a command whose rank 0 dies when all that is left to do is to end
+#: program that runs a command whose rank 0 dies when only its end is left to do
 DIES_AT_THE_END = """
 import os, signal, sys
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Ranks that leave by order on a running service: the others go on, and nothing of them is left."""
+"""Ranks that leave by order on a running service: the others go on, and nothing of the leaving ranks is
+left.
+"""
 
 import os
 import signal
@@ -74,7 +76,7 @@ def test_a_bag_job_is_exact_though_ranks_leave_while_it_runs(tmp_path: Path) -> 
         root = next(event["rank"] for event in service.events("started") if event["index"] == 0)
         drained = run("drain", str(root), "--grace", "0", "--api-dir", service.api_dir)
         assert drained.code == 0 or "has to stay" in drained.err or "no rank" in drained.err, drained.err
-        service.await_event("left")  # a worker has handed over its work
+        service.await_event("left")  # logged when a worker has handed over its work
         (tmp_path / "go").touch()
         assert service.reply(bag)["result"]["value"] == SUM
         assert service.stop() == 0
@@ -95,7 +97,7 @@ def test_ranks_that_all_die_are_started_again_as_many_as_were_ordered(tmp_path: 
         assert resize(service, "+1").code == 0
         kill_ranks()
         poll_until(lambda: starts() == 1, lambda: service.output)
-        kill_ranks()  # this start has heard of no order
+        kill_ranks()  # this start does not know the order of before
         poll_until(lambda: starts() == 2, lambda: service.output)
         assert service.stop() == 0
 

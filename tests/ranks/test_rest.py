@@ -1,4 +1,4 @@
-"""The loops of a real service and of its web server rest in every state in which they wait."""
+"""The loops of a real service and of its web server use no CPU time in any state in which they wait."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ needs_ranks_that_leave = pytest.mark.skipif(
 
 
 def _is_rank(pid: int) -> bool:
-    """Whether this is a rank, or what has started the ranks; worker processes come and go."""
+    """Tell whether a process is a rank or has started the ranks; worker processes do not count."""
     return re.search(r"serve( |: rank)", command_line(pid)) is not None
 
 
@@ -86,7 +86,9 @@ def test_a_service_rests_while_its_newcomer_does_not_come_up(tmp_path: Path) -> 
 
 @contextlib.contextmanager
 def _order(service: Running, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """An order that takes ranks away, once the service has decided about it."""
+    """Give an order that removes ranks, and yield its command once the service has decided about the
+    order.
+    """
     order = subprocess.Popen(
         [*COMMAND, *words, "--api-dir", str(service.api_dir)],
         stdout=subprocess.PIPE,
@@ -127,7 +129,7 @@ def test_a_service_rests_while_it_has_halted_for_a_rank_that_hangs(tmp_path: Pat
         os.kill(hung, signal.SIGSTOP)
         try:
             with _order(service, "resize", "=2") as order:
-                for _ in range(8):  # so long that some message is sent which the other side has to accept
+                for _ in range(8):  # until messages to the hanging rank wait
                     await_rest(*(pid for pid in ranks if pid != hung))
                 assert order.poll() is None
                 os.kill(hung, signal.SIGCONT)

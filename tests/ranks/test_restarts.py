@@ -1,6 +1,7 @@
-"""Ranks that crash or hang: noticed, named and started again; no job is lost, and none ends all for ever.
+"""Ranks that crash or hang are noticed, named and started again; no job is lost, and no job can prevent all
+starts.
 
-Where the others could go on without them, they are told not to: that is tested in `test_rank_losses.py`.
+The options here forbid that other ranks go on without them, which `test_rank_losses.py` tests.
 """
 
 import contextlib
@@ -19,12 +20,14 @@ pytestmark = [needs_mpiexec, pytest.mark.slow]
 
 RESTART = ("--rank-loss", "restart")
 APPS = with_apps(POISON="rank_apps:Poison")
-#: jobs that were running at as many crashes are not run again
+#: number of crashes after which a job that was running at each of them is not run again
 CRASHES_MAX = 3
 
 
 def ranks_of(service: Running) -> list[int]:
-    """The parents of fork servers, apart from fork servers (and from 0, of one that has just ended)."""
+    """Return the ranks: the parents of fork servers, without fork servers, and without 0 for an ended
+    process.
+    """
     forked = {pid for pid in service.processes() if "fork_server" in command_line(pid)}
     return sorted({parent_of(pid) for pid in forked} - forked - {0})
 
@@ -81,7 +84,7 @@ def test_a_whole_service_that_was_stopped_goes_on_as_if_nothing_had_happened(tmp
         for pid in everybody:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
-        # The clock goes on, for a good deal longer than ranks may be silent.
+        # Time passes, much more than ranks may be silent.
         with pytest.raises(AssertionError, match="not in time"):
             poll_until(lambda: False, timeout_s=timeout_s + 5.0)
         for pid in everybody:
@@ -99,7 +102,7 @@ def test_a_job_that_ends_the_service_each_time_gets_an_error_reply_and_others_th
     rank_loss: str, tmp_path: Path
 ) -> None:
     with serving(tmp_path, "--rank-loss", rank_loss, ranks=2, env=APPS) as service:
-        # They run beside it at the first crashes, so that they might as well be the cause.
+        # These jobs run at the first crashes, too, so they are suspects as well.
         innocent = [
             service.submit(f"innocent-{number}", application="SLEEP", wallclock_limit="3s")
             for number in range(2)
@@ -112,7 +115,7 @@ def test_a_job_that_ends_the_service_each_time_gets_an_error_reply_and_others_th
         assert times >= CRASHES_MAX, message
         for path in innocent:
             assert service.reply(path)["result"]["outcome"] == "wallclock-limit"
-        # Told by who starts the ranks: what they say themselves may be lost with them.
+        # The launching process reports crashes; messages of the ranks themselves may be lost.
         if rank_loss == "restart":
             assert times == service.output.count("the ranks have crashed") == CRASHES_MAX, service.output
         assert service.stop() == 0

@@ -1,4 +1,4 @@
-"""Files that jobs of a service write: below one folder, to new names, whatever they ask for."""
+"""Files that jobs of a service write: below one folder, as new files only, whatever path a job asks for."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def precious(service: Running, tmp_path: Path) -> Iterator[Path]:
-    """Files that no job may harm: one of the host, and the reply of another user."""
+    """Check that jobs change neither a file of the host nor the reply of another user."""
     service.ask("victim", literals=SATISFIABLE)
     mine = tmp_path / "mine"
     mine.write_text("of the host")
@@ -40,7 +40,7 @@ def precious(service: Running, tmp_path: Path) -> Iterator[Path]:
 
 
 def refusal(service: Running, name: str, **fields: Any) -> str:
-    """What the error reply of a job about its configuration says."""
+    """Return the message of a job's error reply about its configuration."""
     reply = service.ask(name, **fields)
     assert reply["error"]["field"] == "configuration", reply
     return str(reply["error"]["message"])
@@ -121,7 +121,7 @@ def test_results_may_not_be_written_where_jobs_and_replies_are(tmp_path: Path) -
 
 @needs_root
 def test_links_of_another_user_lead_nowhere(tmp_path: Path) -> None:
-    """One who has a folder below that for results, as on a disk that a group shares."""
+    """Another user owns a folder below the folder for results, as on a disk that a group shares."""
     with (
         folder_for_all() as results,
         serving(tmp_path, "--results-dir", str(results), ranks=RANKS, env=ENV) as service,

@@ -1,4 +1,4 @@
-"""Which PE works for which job: told while somebody looks, and only then."""
+"""The status says which PE works for which job only while a page is open."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ RANKS = 3
 
 
 def trees(status: ServiceStatus) -> dict[str, list[int]]:
-    """By job: the indices of its active workers."""
+    """Return job -> indices of its active workers."""
     names = {job.id: job.identity for job in status.jobs}
     found: dict[str, list[int]] = {}
     for worker in status.workers or ():
@@ -23,7 +23,7 @@ def test_the_workers_of_all_ranks_are_told_while_somebody_looks(tmp_path: Path) 
     with serving(tmp_path, ranks=RANKS) as service:
 
         def status() -> ServiceStatus:
-            # A service that cannot write for some seconds, on a busy machine, is taken for none.
+            # On a busy machine, a service that writes no status for some seconds counts as absent.
             return poll_until(lambda: read_live_status(service.api_dir), "the service says how it is")
 
         def looked_at() -> ServiceStatus:

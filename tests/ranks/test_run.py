@@ -149,7 +149,7 @@ def test_a_terminal_is_told_how_the_job_is_getting_on_and_ctrl_c_ends_it(job: li
     assert process.returncode == 128 + signal.SIGINT
     if job == ["SLEEP"]:
         assert out == ""
-    else:  # a bag has something to tell, and says that it is not the end
+    else:  # a bag replies with its result so far, marked as incomplete
         result = json.loads(out)["result"]
         assert (result["outcome"], result["complete"]) == ("interrupted", False)
 

@@ -1,4 +1,4 @@
-"""What SAT jobs can ask for beyond a model, as users meet it: by `solve`, and by job files."""
+"""Requests of SAT jobs beyond a model, by `solve` and by job files."""
 
 import base64
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from mallob_sat.generate import planted
 pytestmark = needs_mpiexec
 
 SAT, UNSAT, ERROR = 10, 20, 2
-#: three variables, of which 1 and 2 are not both false, and a free one
+#: formula of three variables: 1 and 2 are not both false, and 3 is free
 THREE = "p cnf 3 1\n1 2 0\n"
 
 
@@ -26,7 +26,7 @@ def write(folder: Path, text: str, name: str = "formula.cnf") -> Path:
 
 
 def blocks(done: Finished) -> list[list[int]]:
-    """The solutions in the `v` lines."""
+    """Return the solutions in the `v` lines."""
     words = [word for line in done.out.splitlines() if line.startswith("v") for word in line.split()[1:]]
     found: list[list[int]] = [[]]
     for literal in map(int, words):
@@ -138,7 +138,7 @@ def test_a_packed_model_comes_in_the_reply_or_beside_it(service: Running, tmp_pa
     bits = np.unpackbits(np.frombuffer(base64.b64decode(result["solution"]), np.uint8), bitorder="little")
     assert bits[[0, 1, 8]].tolist() == [1, 0, 1]
 
-    huge, units = 40_000_000, 2_500_000  # with fewer literals, so many variables are refused
+    huge, units = 40_000_000, 2_500_000  # a formula with fewer literals may not have as many variables
     formula = write(tmp_path, f"p cnf {huge} {units + 1}\n" + "1 0\n" * units + f"{huge} 0\n")
     result = service.ask("huge", files=[str(formula)], configuration={"model": "packed"})["result"]
     assert (result["solution-format"], result["solution-size"]) == ("bytes", huge // 8)

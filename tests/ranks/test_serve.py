@@ -1,4 +1,4 @@
-"""`mallob-py serve` as its users meet it: job files in, replies out, and nothing that stops it."""
+"""`mallob-py serve` as users see it: job files in, replies out, and no job file that stops the service."""
 
 import contextlib
 import gzip
@@ -30,7 +30,7 @@ SAT, UNSAT, UNKNOWN = 10, 20, 0
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One service of two clients for all tests here; every test ends its own jobs."""
+    """Yield one service with two clients for all tests here; every test must end its own jobs."""
     with serving(tmp_path_factory.mktemp("service"), "--clients", "2", ranks=RANKS) as running:
         yield running
         assert running.process.poll() is None, running.output
@@ -42,7 +42,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def accepted(service: Running, name: str) -> int:
-    """The internal id of a job, once the log tells it."""
+    """Wait for a job's event `accepted`; return the job's internal id."""
     return int(service.await_event("accepted", name=name)["job"])
 
 
@@ -104,7 +104,9 @@ def test_a_limit_ends_a_job_with_statistics(limit: str, service: Running) -> Non
 
 
 def test_cpu_time_is_that_of_all_workers_and_their_processes(service: Running) -> None:
-    """More solvers than cores: of the PEs' time, each gets some. The limit holds for the reading, too."""
+    """There are more solvers than cores, so each gets a part of the time. The limit also covers the
+    reading.
+    """
     formula = [literal for clause in commutativity(16).clauses for literal in (*clause, 0)]
     for limit_s in growing(4.0):
         reply = service.ask(
@@ -135,7 +137,7 @@ def test_a_job_waits_for_those_that_it_depends_on(service: Running) -> None:
 def test_a_running_job_is_interrupted_with_statistics(service: Running) -> None:
     path = service.submit("running", application="SLEEP")
     service.await_event("started", job=accepted(service, "running"))
-    service.ask("meanwhile-running", application="NOOP")  # the client has heard of the start by then
+    service.ask("meanwhile-running", application="NOOP")  # after this job, the client has heard of the start
     service.interrupt("running")
     reply = service.reply(path)
     assert reply["result"]["outcome"] == "interrupted"
@@ -234,7 +236,7 @@ def test_an_interruption_of_an_unknown_job_gets_an_error_reply(service: Running)
 
 
 def parsers(service: Running) -> list[int]:
-    """Processes that parse large job files."""
+    """Return the processes that parse large job files."""
     return [pid for pid in service.processes() if "store.large_files" in command_line(pid)]
 
 
@@ -243,7 +245,7 @@ def test_nobody_waits_for_a_large_job_file_but_who_depends_on_it_and_it_counts_a
 ) -> None:
     service.ask("before", application="NOOP")
     stopped: list[int] = []
-    for number in itertools.count():  # one may have ended before it is seen
+    for number in itertools.count():  # a parser may end before it is found; then another file is tried
         name = f"large-{number}"
         path = service.submit(name, literals=[123456, 0] * 600_000)
         poll_until(lambda at=path: parsers(service) or at.exists(), "a parser")
@@ -422,8 +424,8 @@ def test_of_hundreds_of_jobs_only_a_few_are_balanced_and_an_urgent_one_comes_fir
         many = [service.submit(f"many-{number}", application="SLEEP") for number in range(300)]
         status = poll_until(lambda: _status_with(service, 300), "all are accepted")
         assert status["states"]["running"] <= 2
-        # At work are 24 that go on in turns, 20 that have not had one (2 for each PE, and 16), and 10 that
-        # have been given up before (one for each PE, and 8).
+        # Of the 300 jobs, these are at work: 24 that take turns, 20 without a turn so far (2 per PE, and 16),
+        # and 10 that were given up before (one per PE, and 8).
         assert status["states"]["queued"] >= 300 - residents_of(2) - express_of(2), status["states"]
         urgent = service.submit("urgent", application="NOOP", priority=1000.0)
         assert service.reply(urgent)["result"]["resultcode"] == SAT
@@ -457,7 +459,7 @@ def test_named_pipes_that_nobody_writes_keep_no_other_input_from_being_read(
 def test_as_many_replies_as_files_though_all_name_one_job(service: Running) -> None:
     status = poll_until(lambda: _status_of(service), "there is a status")
     pid = status["processes"][0]["pid"]
-    os.kill(pid, signal.SIGSTOP)  # so that all are there before the first has its reply
+    os.kill(pid, signal.SIGSTOP)  # stopped, so that all jobs are submitted before the first has its reply
     try:
         for number in range(100):
             service.drop(f"one-{number}.json", '{"user": "one", "name": "name", "application": "NOOP"}')
@@ -501,7 +503,7 @@ def test_limits_hold_while_the_input_is_read(
 
 
 def test_modules_in_the_working_folder_are_nobodys_code(tmp_path: Path) -> None:
-    """It may be /tmp, where anybody can put them."""
+    """The working folder may be /tmp, where any user can put modules."""
     for name in ("msgspec", "numpy", "mpi4py", "mallob_py", "mallob_sat"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
     done = subprocess.run(
@@ -518,7 +520,7 @@ def test_modules_in_the_working_folder_are_nobodys_code(tmp_path: Path) -> None:
 
 
 def test_a_rank_does_not_outlive_a_launcher_that_kills_nobody(tmp_path: Path) -> None:
-    """As Slurm's does when it is killed: a rank that nobody is left to end, with a job that runs."""
+    """A killed launcher of Slurm does so: a rank with a running job is left, which no process ends."""
     alone = ["sh", "-c", '"$@" & wait', "launcher"]
     with serving(tmp_path, ranks=1, env={"PMI_ID": "0", "PMI_OF_A_TEST": "1"}, prefix=alone) as running:
         running.submit("long", application="SLEEP", wallclock_limit="100s")

@@ -1,4 +1,4 @@
-"""Users share a real service: PEs by weight, limits, queues; wrong files are one line."""
+"""Users share a real service: PEs by weight, limits, queues; an error in the file of users is one line."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def interrupt(service: Running, user: str, name: str, client: int = 0) -> None:
 
 
 def volumes(service: Running) -> dict[str, list[int]]:
-    """By user, as `status` tells them: of each live job in the order of their ids."""
+    """Return user -> volumes of the user's live jobs in `status`, in the order of ids."""
     found: dict[str, list[int]] = {}
     for job in sorted(service.status()["jobs"], key=lambda job: int(job["id"])):
         found.setdefault(job["user"], []).append(job["volume"])
@@ -43,7 +43,7 @@ def test_users_get_pes_by_their_weights_and_within_their_limits_whatever_they_su
         lone = submit(service, "alice", "lone", priority=0.01)
         poll_until(lambda: volumes(service) == {"alice": [8]}, "all PEs for who is alone")
         crowd = [submit(service, "crowd", f"j{number}", number % 2) for number in range(6)]
-        # Four of six may work, at whichever client, and get half of the PEs together.
+        # Four of the user's six jobs may work, over both clients, and together get half of the PEs.
         poll_until(lambda: sorted(volumes(service).get("crowd", []))[:2] == [0, 0], "two of the crowd wait")
         poll_until(lambda: sum(volumes(service).get("crowd", [])) == 4, "half of the PEs for the crowd")
         poll_until(lambda: volumes(service)["alice"] == [4], "the other half")
@@ -90,7 +90,7 @@ def test_a_wrong_file_of_users_ends_the_start_with_one_line(
 
 
 def shares(service: Running) -> dict[str, float]:
-    """By identity, as `status` tells them: PEs over time."""
+    """Return USER.NAME -> fair share in PEs, as `status` shows it."""
     return {f"{job['user']}.{job['name']}": round(job["share"], 3) for job in service.status()["jobs"]}
 
 

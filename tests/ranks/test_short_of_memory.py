@@ -1,4 +1,4 @@
-"""A service in a control group whose memory runs short: what it gives back, and what goes on."""
+"""A service in a control group whose memory runs short gives memory back, and its jobs go on."""
 
 import contextlib
 import uuid
@@ -15,7 +15,7 @@ pytestmark = needs_mpiexec
 MB = 1 << 20
 RANKS = 3
 APPS = with_apps(GLUTTON="rank_apps:Glutton")
-#: where groups are made, and their files for limit and usage, of version 1 and 2
+#: control groups of version 1 and 2: folder for new groups, files for limit and usage
 _VERSIONS = (
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
@@ -23,7 +23,7 @@ _VERSIONS = (
 
 
 class Group:
-    """A control group of our own."""
+    """A control group made by the test."""
 
     def __init__(self, folder: Path, limit: str, usage: str) -> None:
         self.folder = folder
@@ -32,11 +32,11 @@ class Group:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """For a command that is to run in it."""
+        """Return a prefix for a command that is to run in the group."""
         return ("sh", "-c", f'echo $$ > {self.folder}/cgroup.procs && exec "$@"', "sh")
 
     def leave(self, size_bytes: int) -> None:
-        """Set the limit so far above what is used."""
+        """Set the limit this far above the memory in use."""
         self._limit.write_text(str(int(self._usage.read_text()) + size_bytes))
 
 
@@ -67,7 +67,7 @@ def group() -> Iterator[Group]:
 
 @pytest.fixture
 def service(group: Group, tmp_path: Path) -> Iterator[Running]:
-    """A service on three ranks that wants to leave 300 MB of its group."""
+    """Yield a service on three ranks with a memory reserve of 300 MB in its group."""
     options = ("--memory-reserve", "300m", "--warm", "0")
     with serving(tmp_path / "service", *options, ranks=RANKS, env=APPS, prefix=group.prefix) as running:
         yield running
@@ -78,7 +78,7 @@ def service(group: Group, tmp_path: Path) -> Iterator[Running]:
 
 
 def begin(service: Running, folder: Path, size_bytes: int) -> tuple[Path, dict[int, int]]:
-    """A job whose three workers take so much memory each: the path of its reply, and its processes."""
+    """Submit a job whose three workers take `size_bytes` each; return its reply's path and its processes."""
     folder.mkdir()
     configuration = {"size_bytes": size_bytes, "folder": str(folder)}
     path = service.submit("greedy", application="GLUTTON", configuration=configuration)
@@ -157,7 +157,7 @@ def test_suspended_workers_are_given_up_before_running_ones(
 def test_jobs_that_rest_are_given_up_for_memory_and_go_on(
     service: Running, group: Group, tmp_path: Path
 ) -> None:
-    """Five jobs take turns on three ranks: processes of those that rest go and come anew."""
+    """Five jobs take turns on three ranks: resting jobs lose their processes, and get new ones later."""
     replies = {}
     for number in range(5):
         folder = tmp_path / f"census{number}"

@@ -34,7 +34,7 @@ unsat
 
 
 def factors(bits: int, product: int) -> str:
-    """Whether a number is a product of two others: no engine is quick at it."""
+    """Return a script that asks for two factors of a number, which takes every engine long."""
     lines = ["(set-logic QF_BV)"]
     for name in ("a", "b"):
         lines += [

@@ -40,7 +40,7 @@ CONTRADICTION = "p cnf 1 2\n1 0\n-1 0\n"
 
 
 def hard_formula() -> str:
-    """Nobody here finds an answer within the time of a test."""
+    """Return a formula that no solver here solves within the time of a test."""
     return commutativity(16).text("hard")
 
 
@@ -178,7 +178,7 @@ def test_an_output_file_that_cannot_be_written_is_one_line_and_exit_code_2(tmp_p
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_a_signal_ends_solving_and_leaves_nothing_behind(number: int, tmp_path: Path) -> None:
     with started("solve", "-n", "2", write(tmp_path, hard_formula())) as (process, mark):
-        read_until("worker", process)  # progress is told once the formula is being solved
+        read_until("worker", process)  # lines on progress begin once the formula is being solved
         pids = marked_processes(mark)
         assert len(pids) > 2, [command_line(pid) for pid in pids]
         process.send_signal(number)
@@ -189,7 +189,7 @@ def test_a_signal_ends_solving_and_leaves_nothing_behind(number: int, tmp_path: 
 
 
 def read_until_import_of(module: str, process: subprocess.Popen[str], _mark: str) -> None:
-    """With `-X importtime`, what is imported is told on standard error."""
+    """Read standard error, on which `-X importtime` lists imports, up to the import of a module."""
     assert process.stderr is not None
     for line in process.stderr:
         if line.endswith(f" mallob_py.{module}\n"):
@@ -231,7 +231,7 @@ def test_formulas_that_a_signal_keeps_from_an_answer_are_unknown(tmp_path: Path)
     with started("solve", "-n", "2", easy, hard, easy) as (process, _):
         for line in process.stdout:
             said.append(line)
-            if "2 files without an answer, 1 under way" in line:  # the last one is answered, and waits
+            if "2 files without an answer, 1 under way" in line:  # its answer waits for the others
                 process.send_signal(signal.SIGINT)
                 break
         said += process.communicate(timeout=DEADLINE_S)[0].splitlines(keepends=True)
@@ -247,7 +247,7 @@ def test_ctrl_c_in_a_terminal_ends_the_loop_of_the_shell_too(tmp_path: Path) -> 
     if pid == 0:
         os.execvpe("bash", ["bash", "-c", loop], environment(uuid.uuid4().hex))
     said = b""
-    with contextlib.suppress(OSError):  # raised when the last process that has the terminal has ended
+    with contextlib.suppress(OSError):  # raised when the last process with the terminal has ended
         while data := os.read(terminal, 4096):
             said += data
             if b"worker" in data:

@@ -16,7 +16,7 @@ RANKS = SOLVERS = 2
 
 
 def solvers(service: Running) -> list[int]:
-    """Processes of the third generation below a rank: fork server, worker, solver."""
+    """Return the solver processes: below a rank come fork server, worker, solver."""
 
     def is_solver(pid: int) -> bool:
         line = (pid, parent_of(pid), parent_of(parent_of(pid)))
@@ -30,7 +30,7 @@ def stopped(pids: list[int]) -> list[int]:
 
 
 def hard_formula(folder: Path) -> list[str]:
-    """Nobody here finds an answer within the time of a test."""
+    """Write a formula that no solver here solves within the time of a test; return its path in a list."""
     path = folder / "hard.cnf"
     path.write_text(commutativity(16).text("hard"))
     return [str(path)]

@@ -1,4 +1,4 @@
-"""What the ranks of a real service were told, over a rank that joined and was lost, played again."""
+"""Replays of a real service's recorded stimuli, while ranks join and are lost."""
 
 import json
 import os
@@ -43,7 +43,9 @@ def test_logs_of_a_service_that_has_gained_and_lost_a_rank_lead_to_the_same_effe
 
 
 def test_logs_of_desks_that_have_lost_a_rank_lead_to_the_same_orders(tmp_path: Path) -> None:
-    """Users with limits, a chain, jobs that wait for others, interruptions, a lost client, a rank less."""
+    """The run has users with limits, a chain, dependencies, interruptions, a lost client and a drained
+    rank.
+    """
     folder, rules = tmp_path / "stimuli", tmp_path / "users.toml"
     rules.write_text("[default]\nactive-jobs = 6\n[users.u]\nweight = 2.0\n")
     options = ("--rank-loss", "survive", "--log-stimuli", str(folder), "--users", str(rules), "--warm", "0")

@@ -31,7 +31,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def copies_of(service: Running, job: int) -> int:
-    """On how many hosts the job's description is."""
+    """Return the number of hosts that have the job's description."""
     return descriptions_of(list(service.pids)).count(str(job))
 
 

@@ -1,6 +1,6 @@
-"""The transport in worlds that suffer: each test runs a small program of `programs/` as a world of its own.
+"""The transport under faults: each test runs a small program of `programs/` in an MPI world of its own.
 
-What any world can show is in tests/worlds, run by all ranks of one world together.
+Tests without faults are in tests/worlds, where all ranks of one world run them together.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ TWO_PER_HOST = {"MALLOB_PY_RANKS_PER_HOST": "2"}
 
 
 def run_world(ranks: int, program: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """Run a program on so many ranks and return what they printed; it must end with code 0."""
+    """Run a program on `ranks` ranks and return their output; the program must end with code 0."""
     code, out = start_world(ranks, [str(PROGRAMS / program), *arguments], env)
     assert code == 0, out
     return out
@@ -37,7 +37,7 @@ def run_world(ranks: int, program: str, *arguments: str, env: Mapping[str, str] 
 def start_world(
     ranks: int, arguments: Sequence[str], env: Mapping[str, str] | None = None, flags: Sequence[str] = ()
 ) -> tuple[int, str]:
-    """Run Python with these arguments on so many ranks; mpiexec's exit code and all output."""
+    """Run Python with these arguments on `ranks` ranks; return mpiexec's exit code and all output."""
     launcher = find_launcher()
     environment = dict(os.environ) | launcher.environment() | dict(env or {})
     environment["PYTHONPATH"] = os.pathsep.join(
@@ -53,7 +53,7 @@ def start_world(
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(timeout=2 * DEADLINE_S)  # ranks spin while they wait for each other
+        out, err = process.communicate(timeout=2 * DEADLINE_S)  # waiting ranks keep cores busy
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -62,8 +62,8 @@ def start_world(
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_what_all_ranks_of_a_world_test_together(ranks: int) -> None:
-    """By pytest-mpi; by hand: mpiexec -n 4 python -m pytest --with-mpi tests/worlds"""
-    # Each rank would load what these tests do not use, which takes longer than they do.
+    """Run tests/worlds by pytest-mpi; by hand: mpiexec -n 4 python -m pytest --with-mpi tests/worlds"""
+    # Other plugins are not loaded: loading them in each rank would take longer than the tests.
     few = ["-p", "pytest_mpi", "-p", "pytest_timeout", "-p", "no:cacheprovider"]
     worlds = ["--confcutdir", str(ROOT / "tests/worlds"), str(ROOT / "tests/worlds")]
     code, out = start_world(
@@ -87,7 +87,7 @@ def test_a_rank_that_never_comes_is_not_waited_for_for_ever(moment: str, said: s
 def test_a_deadline_holds_where_mpi_keeps_pythons_lock() -> None:
     _, out = start_world(2, [str(PROGRAMS / "never_comes.py"), "init", "locked"])
     assert "signal 14" in out, out
-    # Nothing of Python has run that could have removed what MPI shared.
+    # No Python code has run that could have removed MPI's shared files.
     maps = ""
     for path in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
@@ -108,7 +108,7 @@ def test_a_flood_to_a_silent_rank_does_not_hold_up_messages_to_a_third(cells: st
 @pytest.mark.parametrize("env", [{}, TWO_PER_HOST, BARE], ids=["unix", "udp", "no doorbell"])
 def test_idle_ranks_answer_a_ping(env: dict[str, str]) -> None:
     out = run_world(4, "idle_and_ping.py", "0.5", "50", env=env)
-    print(out)  # CPU share and round trip, for reading only
+    print(out)  # CPU share and round trip are only printed
     assert "round trip" in out
 
 

@@ -1,4 +1,6 @@
-"""Workers of real ranks that talk along their job tree, while it stands and while it changes."""
+"""Workers of real ranks that talk along their job tree, while the tree stays the same and while it
+changes.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +32,7 @@ def test_messages_travel_down_to_each_worker_and_up_again(service: Running) -> N
 
 
 def test_reductions_go_on_while_the_tree_shrinks_and_grows(service: Running, tmp_path: Path) -> None:
-    """A job of much higher priority takes all but the root, until a reduction has seen that."""
+    """A job of much higher priority takes all workers but the root, until a reduction has noticed."""
     turns = 3
     configuration = {"sizes": [RANKS, 1] * turns + [RANKS], "folder": str(tmp_path)}
     breathing = service.submit("breathing", application="ALLREDUCE", configuration=configuration)
@@ -46,7 +48,7 @@ def test_reductions_go_on_while_the_tree_shrinks_and_grows(service: Running, tmp
 
 
 def test_reductions_survive_jobs_that_come_and_go_all_the_time(service: Running, tmp_path: Path) -> None:
-    """More jobs than ranks: the job is suspended as a whole at times, and its root comes to other ranks."""
+    """With more jobs than ranks, the whole job is sometimes suspended, and its root moves to other ranks."""
     configuration = {"sizes": [RANKS, 1, RANKS], "folder": str(tmp_path)}
     fluttering = service.submit("flutter", application="ALLREDUCE", configuration=configuration)
     poll_until((tmp_path / "0").exists, "full tree")
@@ -69,7 +71,7 @@ def test_reductions_survive_jobs_that_come_and_go_all_the_time(service: Running,
 def test_a_worker_that_dies_in_the_midst_of_a_reduction_is_back_in_a_later_one(
     service: Running, tmp_path: Path, index: int
 ) -> None:
-    """The root, an inner worker, a leaf. It dies in its third part at the latest, of ten in full trees."""
+    """The root, an inner worker or a leaf dies within its first three of ten reductions over full trees."""
     configuration = {"sizes": [RANKS] * 10, "folder": str(tmp_path), "crash": index}
     reply = service.ask(f"crash{index}", application="ALLREDUCE", configuration=configuration)
     assert reply["result"]["solution"] == [0, 1, 2, 3, 4], reply

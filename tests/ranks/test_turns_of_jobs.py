@@ -22,7 +22,7 @@ SAT, UNSAT, UNKNOWN = 10, 20, 0
 
 
 def stall_s(service: Running) -> float:
-    """How much longer than a turn a worker has been at work at most, such as on a busy machine."""
+    """Return by how much the longest stay of a worker at work exceeded a turn, as on a busy machine."""
     longest_s, since_s = 0.0, dict[int, float]()
     kinds = ("started", "resumed", "suspended", "stop")
     for event in sorted((one for kind in kinds for one in service.events(kind)), key=lambda one: one["t"]):
@@ -80,7 +80,7 @@ def test_limits_end_jobs_that_have_turns(tmp_path: Path, limit: str) -> None:
 
 
 def test_a_formula_is_answered_where_more_jobs_go_on_for_ever_than_can_be_kept(tmp_path: Path) -> None:
-    """Those that have had their turn are given up for it, and begin anew later."""
+    """Jobs that have had their turn are given up for the formula, and begin anew later."""
     names = [f"endless{number}" for number in range(22)]
     with serving(tmp_path, "--residents", "0", ranks=1) as service:
         endless = {name: service.submit(name, application="SLEEP") for name in names}
@@ -108,7 +108,7 @@ def _reason(service: Running, identity: str) -> str:
 
 
 def test_a_job_from_a_pipe_waits_where_such_jobs_hold_all_places_and_others_do_not(tmp_path: Path) -> None:
-    """They are never given up: with no residents each PE has one."""
+    """Jobs that read a pipe are never given up; without residents, each PE keeps one."""
     hard = uniform(600, 2556, seed=1).text("far too hard")
     pipes = [tmp_path / f"pipe{number}" for number in range(3)]
     with serving(tmp_path / "service", "--residents", "0", ranks=1) as service:
@@ -135,7 +135,7 @@ def test_a_job_from_a_pipe_waits_where_such_jobs_hold_all_places_and_others_do_n
 
 
 def test_a_tree_whose_last_worker_comes_and_goes_with_each_turn_reduces_on(tmp_path: Path) -> None:
-    """Of five PEs the job deserves two and a half: two for good, and every other turn a third."""
+    """Of five PEs, the job deserves two and a half: always two, and a third in every other turn."""
     apps = with_apps(folder="tests/runtime/workers", ALLREDUCE="tree_apps:AllReduce")
     with serving(tmp_path / "service", ranks=5, env=apps) as service:
         names = [f"endless{number}" for number in range(5)]
@@ -158,7 +158,7 @@ def test_a_tree_whose_last_worker_comes_and_goes_with_each_turn_reduces_on(tmp_p
 
 
 def test_a_bag_whose_last_worker_comes_and_goes_with_each_turn_counts_all(tmp_path: Path) -> None:
-    """What that one has borrowed comes back, or is done by it later."""
+    """Tasks that the last worker has borrowed come back, or it does them later."""
     with serving(tmp_path / "service", "--slice", "100ms", ranks=3, env=APPS) as service:
         names = [f"endless{number}" for number in range(3)]
         endless = [service.submit(name, application="SLEEP", max_demand=1) for name in names]
@@ -183,7 +183,7 @@ def test_a_bag_whose_last_worker_comes_and_goes_with_each_turn_counts_all(tmp_pa
 
 
 def _begun(folder: Path) -> list[int]:
-    """The processes that have begun to work for a job."""
+    """Return the processes that have begun to work for a job."""
     return [int(path.name) for path in folder.iterdir()]
 
 
@@ -193,9 +193,9 @@ def _of(service: Running, event: str, name: str) -> list[dict[str, Any]]:
 
 
 def test_a_job_that_goes_from_rank_to_rank_keeps_its_process(tmp_path: Path) -> None:
-    """Of four jobs on two ranks, one moves now and then: it does not begin anew there."""
+    """Of four jobs on two ranks, one sometimes moves, and does not begin anew on the other rank."""
     apps = with_apps(BEGIN="rank_apps:Begin")
-    names = ["one", "two", "three", "four"]  # without the first one they still take turns
+    names = ["one", "two", "three", "four"]  # the jobs still take turns after the first job has ended
     folders = {name: tmp_path / name for name in names}
     with serving(tmp_path / "service", "--slice", "100ms", ranks=2, env=apps) as service:
         for name, folder in folders.items():
@@ -219,7 +219,7 @@ def test_a_job_that_goes_from_rank_to_rank_keeps_its_process(tmp_path: Path) -> 
 
 
 def test_bags_that_go_from_rank_to_rank_are_saved_when_the_service_is_stopped(tmp_path: Path) -> None:
-    """A rank that has forked the process of another one's root does not end before that has saved."""
+    """A rank whose forked process runs a root of another rank ends only after this root has saved."""
     names = ["one", "two", "three", "four", "five"]
     with serving(tmp_path / "service", "--slice", "100ms", ranks=4, env=APPS) as service:
         for name in names:

@@ -1,4 +1,4 @@
-"""Ranks of unequal capacity under one service: each PE is a place for a worker, wherever it is hosted."""
+"""Ranks of unequal capacity under one service: each PE can run a worker, whichever rank hosts the PE."""
 
 import json
 import os
@@ -27,7 +27,7 @@ pytestmark = needs_mpiexec
 
 CAPACITIES = (2, 1, 3)
 RANKS, PES = len(CAPACITIES), sum(CAPACITIES)
-#: PEs that are not the first ones of their ranks
+#: two PEs that are not the first PEs of their ranks
 SECOND_PE_OF_FIRST_RANK, LAST_PE = 1, PES - 1
 SAT, UNSAT, UNKNOWN = 10, 20, 0
 APPS = with_apps(CENSUS="rank_apps:Census", BULK="rank_apps:Bulk")
@@ -35,7 +35,7 @@ APPS = with_apps(CENSUS="rank_apps:Census", BULK="rank_apps:Bulk")
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One service for all tests here; every test ends its own jobs."""
+    """Yield one service for all tests here; every test must end its own jobs."""
     with serving(tmp_path_factory.mktemp("service"), env=APPS, capacities=CAPACITIES) as running:
         yield running
         assert running.process.poll() is None, running.output
@@ -50,7 +50,7 @@ def accepted(service: Running, name: str) -> int:
 
 
 def census(folder: Path, workers: int = PES) -> dict[int, int]:
-    """The process of each worker of a CENSUS job, once there are so many."""
+    """Wait until a CENSUS job has this many workers; return worker -> its process."""
     poll_until(lambda: len(list(folder.glob("[0-9]*"))) == workers, f"{workers} workers")
     return {int(path.name): int(path.read_text()) for path in folder.glob("[0-9]*")}
 
@@ -138,7 +138,7 @@ def test_workers_of_a_rank_are_suspended_and_resumed_each_for_itself(
 
 
 def test_all_pes_of_a_rank_that_fetch_a_description_get_it(tmp_path: Path) -> None:
-    """Two ranks that play two hosts: the second one fetches once for all its PEs."""
+    """Two ranks count as two hosts: the second rank fetches the description once for all its PEs."""
     env = APPS | {"MALLOB_PY_RANKS_PER_HOST": "1"}
     with serving(tmp_path / "service", env=env, capacities=(2, 3)) as service:
         for number in range(5):

@@ -1,4 +1,4 @@
-"""Folders of former versions, kept as they left them: the next service goes on with everything in them."""
+"""Folders as former versions left them: this version continues all jobs in them."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from mallob_py.service.store.format_mark import FORMAT, format_of
 from mallob_py.service.telemetry.groups import GroupWatch
 from mallob_py.service.telemetry.history import read_history
 
-#: one folder of each format, made by scripts/format_sample.py; 0 by the tree of commit ccea9fbc
+#: folder with a sample of each format, made by scripts/format_sample.py (format 0: at commit ccea9fbc)
 _KEPT = Path(__file__).parent / "formats"
 _QUEENS_16 = 14772512
 
@@ -46,7 +46,7 @@ def test_a_folder_of_an_older_version_is_taken_up_whole(number: int, tmp_path: P
         poll_until(lambda: len(read_history(tmp_path / "api")) == 7)
         groups = GroupWatch(tmp_path / "api").look()
         names = [job.name for group in groups.values() for job in group.results()]
-        assert names == (["solved", "decided", "after"] if number else [])  # there were no groups then
+        assert names == (["solved", "decided", "after"] if number else [])  # format 0 had no groups
         assert service.stop() == 0
         assert "damaged" not in service.output
     assert format_of(box) == FORMAT
@@ -65,7 +65,7 @@ def test_a_folder_of_a_newer_version_is_refused_and_stays_as_it_is(tmp_path: Pat
     assert f"is of format {FORMAT + 1}, and this mallob-py knows formats up to {FORMAT}: install" in line
     assert sorted(path.name for path in (box / "journal").iterdir()) == before
     (box / ".format").unlink()
-    JobDirectory(tmp_path / "api").close()  # the refusal here has let go of the lock
+    JobDirectory(tmp_path / "api").close()  # the refused start has released the lock
 
 
 @pytest.mark.parametrize("text", ["", "mallob-py folder"])

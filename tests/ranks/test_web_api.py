@@ -1,4 +1,6 @@
-"""The HTTP interface, with the test as the service: what is kept, refused, told and never let through."""
+"""The HTTP interface, with the test in place of the service: what is stored, refused, answered and never
+passed on.
+"""
 
 import functools
 import gzip
@@ -39,7 +41,7 @@ def integers(*values: int) -> bytes:
 
 
 class Desk:
-    """Takes jobs and answers them, as the service does, but when the test says so."""
+    """A stand-in for the service, which takes and answers jobs when the test says so."""
 
     def __init__(self, folder: Path) -> None:
         self.directory = JobDirectory(folder / "api", tmp_dir=folder)
@@ -62,7 +64,7 @@ class Desk:
             self.answer(internal_id, job)
 
     def forget(self, internal_id: int) -> None:
-        """The test has answered."""
+        """Forget a job that the test itself has answered."""
         del self._live[internal_id]
 
     def answer(self, internal_id: int, job: JobFile, ending: Ending | None = None) -> None:
@@ -97,7 +99,7 @@ def shared_web(folder: Path, shared_desk: Desk) -> Iterator[WebServer]:
 
 @pytest.fixture
 def desk(shared_desk: Desk) -> Iterator[Desk]:
-    """The desk of the shared web server; every job of a test has its answer in the end."""
+    """Yield the stand-in of the shared web server; at the test's end, it answers all open jobs."""
     yield shared_desk
     shared_desk.finish()
 
@@ -176,7 +178,7 @@ def test_a_job_has_its_file_and_is_explained_at_every_step(web: WebServer, desk:
     assert web.get("/api/group").status == 404
 
 
-@pytest.mark.parametrize("variables", [3, 200])  # in the reply, and in a file beside it
+@pytest.mark.parametrize("variables", [3, 200])  # the model is in the reply (3), or in a file beside it (200)
 def test_a_packed_model_comes_as_literals(web: WebServer, desk: Desk, variables: int) -> None:
     true = {1, 3}
     bits = sum(1 << (variable - 1) for variable in true).to_bytes((variables + 7) // 8, "little")
@@ -271,7 +273,7 @@ def test_a_reply_asked_for_by_number_is_that_of_this_job(web: WebServer, desk: D
     desk.answer(first, taken)
     keyed(web.upload(FORMULA, "name=n&user=u"))
     second, taken = desk.take()
-    # A later job of this name is live: the reply is still there.
+    # A later job of this name is live, but the first job's reply still exists.
     assert web.get("/api/jobs/u.n/reply").status == 409
     assert web.get(f"/api/jobs/u.n/reply?number={first}").json["internal_id"] == first
     assert web.get(f"/api/jobs/u.n/model?number={first}").status == 200

@@ -1,4 +1,6 @@
-"""The web server holds to its own description: schemathesis asks what `/openapi.json` allows, and more."""
+"""The web server follows its own description: schemathesis sends requests that `/openapi.json` allows, and
+others.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from web_process import WebServer
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed (extra `test`)")
 
-#: for each operation
+#: number of requests per operation
 EXAMPLES = 12
 
 
@@ -26,7 +28,7 @@ def web(tmp_path: Path) -> Iterator[WebServer]:
 
 
 def test_every_answer_is_one_that_the_description_allows(web: WebServer) -> None:
-    """No answer is an error of the server's own (500), none has another form than is described."""
+    """No answer is an internal error (500), and each answer has a described form."""
     schema = schemathesis.openapi.from_url(f"{web.url}openapi.json")
     headers = {"Authorization": f"Bearer {web.token}"}
     checks = [
@@ -48,7 +50,7 @@ def test_every_answer_is_one_that_the_description_allows(web: WebServer) -> None
         )
         def asks(case: object) -> None:
             response = case.call(base_url=web.url.rstrip("/"), headers=headers)  # type: ignore[attr-defined]
-            if response.status_code != 503:  # no service runs, which is said
+            if response.status_code != 503:  # 503: no service runs
                 case.validate_response(response, checks=checks)  # type: ignore[attr-defined]
 
         asks()

@@ -195,13 +195,13 @@ def test_a_rank_never_imports_the_web_server() -> None:
 
 
 def row_of(name: str, body: str) -> str:
-    """A JavaScript expression of a job's row."""
+    """Return a JavaScript expression for a job's row in a table."""
     cell = "row.querySelector('[data-label=Name]')"
     return f"[...document.querySelectorAll('#{body} tr')].find(row => {cell}.textContent === '{name}')"
 
 
 def cell_of(name: str, body: str, label: str) -> str:
-    """A JavaScript expression of what stands there; undefined if there is no such row."""
+    """Return a JavaScript expression for the text of a job's cell; undefined if the job has no row."""
     return f"""{row_of(name, body)}?.querySelector('[data-label="{label}"]').textContent"""
 
 
@@ -212,7 +212,7 @@ def click(browser: Browser, row: str, button: str) -> None:
 
 
 def enter(browser: Browser, web: WebServer) -> None:
-    """Open the page, which from now on asks the server only when the test looks."""
+    """Open the page; from then on, it asks the server only when the test looks."""
     browser.open(f"{web.url}#token={web.token}")
     quieten(browser)
     browser.await_truth("document.getElementById('state').textContent.startsWith('Running')")
@@ -263,7 +263,7 @@ def test_the_page_submits_watches_interrupts_and_shows_results(
         browser.await_truth("document.getElementById('result').textContent.includes('internal_id')")
         assert str(web.api_dir.parent) not in browser.text()
         browser.evaluate("document.getElementById('result-close').click()")
-        # A name is a text, whatever it looks like.
+        # A name is shown as text, even if it looks like HTML.
         go_to(browser, "#ended")
         assert browser.evaluate("document.querySelectorAll('img').length") == 0
         assert EVIL in browser.text()
@@ -331,7 +331,7 @@ def test_the_page_draws_volumes_pes_and_trees_and_goes_back_in_time(web: WebServ
         browser.await_truth("document.getElementById('users').textContent.includes('3 / 3')")
         _walk_by_keyboard(browser)
 
-        # Back to this moment when all is over.
+        # Back to the moment when the jobs ran.
         slide = "slider.dispatchEvent(new Event('input'))"
         for job in jobs:
             web.ask("POST", f"/api/jobs/{job}/interrupt")
@@ -347,7 +347,9 @@ def test_the_page_draws_volumes_pes_and_trees_and_goes_back_in_time(web: WebServ
 
 
 def _walk_by_keyboard(browser: Browser) -> None:
-    """Two jobs run on three PEs: all of them are told in words, and stay where they are when drawn anew."""
+    """Walk by keys through the charts of two jobs on three PEs: all are read out, and keep the focus when
+    redrawn.
+    """
 
     def told(key: str) -> str:
         browser.press(key)
@@ -548,7 +550,7 @@ def test_live_rows_keep_their_places_and_heights_and_hide_no_busy_job(web: WebSe
 
     with browsing() as browser:
         enter(browser, web)
-        browser.before = "null"  # from here on, it shows nothing of its own
+        browser.before = "null"  # from here on, the page shows nothing by itself
         browser.evaluate("at('live').replaceChildren(); places.clear()")
         why = {"why": "It rests. " * 30}
         before = shown(job("one", volume=1), job("two", **why), job("same", client=0), job("same", client=1))
@@ -564,7 +566,7 @@ def test_live_rows_keep_their_places_and_heights_and_hide_no_busy_job(web: WebSe
 
 @needs_browser
 def test_letters_that_nobody_sees_are_shown_as_escapes(web: WebServer) -> None:
-    """Every text of the page is looked at, and every attribute that is shown or read out."""
+    """All texts of the page are checked, and all attributes that are shown or read out."""
     name, user = "a\u202eb\u00adc\u061cd", "t\u200eu"
     web.post_job(user=user, name=name, application="QUEENS", configuration={"n": 99})
     live = web.post_job(user=user, name=f"{name}live", application="SLEEP").json["id"]
@@ -639,7 +641,7 @@ def test_an_interruption_waits_for_seconds_and_can_be_undone_by_keyboard(web: We
     bar = "at('pending').textContent"
     with browsing() as browser:
         enter(browser, web)
-        browser.evaluate("undoMs = 1e8")  # nothing is sent before the test says so
+        browser.evaluate("undoMs = 1e8")  # interruptions are sent only when the test says so
         browser.await_truth(f"{row_of('spared', 'live')} && ({button}.focus(), true)")
         browser.press("Enter")
         browser.await_truth(f"{button}.textContent.startsWith('Undo (')")
@@ -653,13 +655,13 @@ def test_an_interruption_waits_for_seconds_and_can_be_undone_by_keyboard(web: We
         for undo in (
             "at('pending').querySelector('button').click()",
             f"document.body.dispatchEvent({control_z})",
-            "dispatchEvent(new Event('pagehide'))",  # a page that is left sends nothing
+            "dispatchEvent(new Event('pagehide'))",  # leaving the page cancels the interruption
         ):
             browser.evaluate(f"{button}.click()")
             assert browser.evaluate("pending.size") == 1
             browser.evaluate(undo)
             assert browser.evaluate(f"pending.size + {button}.textContent") == "0Interrupt"
-        for detail in (1, 2):  # a double click
+        for detail in (1, 2):  # two clicks of a double click
             browser.evaluate(f"{button}.dispatchEvent(new MouseEvent('click', {{ detail: {detail} }}))")
         assert browser.evaluate("pending.size") == 1
         browser.evaluate("undo([...pending.keys()][0])")
@@ -746,7 +748,7 @@ def test_a_job_has_a_page_with_an_address(web: WebServer, service: Running) -> N
         fields: dict[str, Any] = {"user": "page", "name": name, "application": "SLEEP", "group": "g"}
         web.post_job(**fields, configuration=configuration, time_limit="1h")
         browser.open(f"{web.url}#job/{quote('page.' + name)}")
-        browser.await_truth("!at('login').hidden")  # this tab knows no token yet
+        browser.await_truth("!at('login').hidden")  # this tab has no token yet
         browser.evaluate(f"at('token').value = '{web.token}'; at('login').requestSubmit()")
         quieten(browser)
         browser.await_truth("at('job-why').textContent.includes('is running with ')")

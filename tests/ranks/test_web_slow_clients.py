@@ -1,4 +1,4 @@
-"""The web server beside clients that say nothing, send slowly or do not read: bounded, on this host only."""
+"""The web server with clients that send nothing, send slowly or do not read: its resources are bounded."""
 
 import json
 import resource
@@ -19,7 +19,7 @@ from mallob_py.service.jobs.reply import Ending
 SILENT = 1_100
 UNREAD = 40
 VARIABLES = 250_000
-#: of the server with that many answers that nobody reads: a few in the making, and a piece of each
+#: bound on the server's memory while answers are not read: a few being made, and a piece of each
 MEMORY_BYTES_MAX = 250 << 20
 
 
@@ -39,7 +39,7 @@ def web(tmp_path: Path, desk: Desk) -> Iterator[WebServer]:
 
 @pytest.fixture
 def opened() -> Iterator[ExitStack]:
-    """For connections, more than most processes may have."""
+    """Yield a stack for more connections than the usual limit of descriptors permits; raise this limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = SILENT + 500
     if hard != resource.RLIM_INFINITY and hard < wanted:

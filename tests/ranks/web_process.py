@@ -38,7 +38,7 @@ class Answer:
 
 
 class WebServer:
-    """`mallob-py web` on a free port, from construction to `stop`."""
+    """`mallob-py web` on a free port, running from construction to `stop`."""
 
     def __init__(self, api_dir: Path, *options: str) -> None:
         self.api_dir = api_dir

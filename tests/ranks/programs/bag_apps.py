@@ -1,4 +1,4 @@
-"""A bag whose tasks sleep: so the bag takes as long on a busy machine as on an idle one.
+"""A bag whose tasks sleep: so the bag takes the same time on a busy and on an idle machine.
 
 With the key `until`, tasks sleep until the file of this name exists, and hardly at all afterwards: so a test
 has as much time as it needs while the bag is at work.
@@ -102,7 +102,7 @@ class LargeNapsApplication(BagApplication):
 
 
 class ForkingNaps(Naps):
-    """A bag each of whose chunks forks; the copy returns from the chunk, too."""
+    """A bag that forks in each chunk; the child process returns from the chunk, too."""
 
     def process(self, count: int) -> int:
         done = super().process(count)

@@ -1,4 +1,6 @@
-"""Rank 0 gives up on rank 1: queued and later messages are not sent, and rank 1 is rung for sent ones."""
+"""Rank 0 gives up on rank 1: queued and later messages are not sent, and rank 0 rings rank 1 for the messages
+sent before.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rank 0 with a stand-in for MPI that completes operations at the program's command.
 
-Later messages of the same sender do not overtake a half received message; messages of other senders do. The
-receiver of a message that MPI could not hand over at once is rung again when MPI has.
+Later messages of the same sender do not overtake a half received message; messages of other senders do. If
+MPI cannot hand over a message at once, the receiver is rung again when MPI has done so.
 """
 
 from __future__ import annotations

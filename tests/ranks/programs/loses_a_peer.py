@@ -1,4 +1,4 @@
-"""A service of one rank whose transport says that another rank has failed. Argument: the api-dir."""
+"""A service of one rank whose transport reports that another rank has failed. Argument: the api-dir."""
 
 from __future__ import annotations
 

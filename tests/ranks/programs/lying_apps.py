@@ -1,4 +1,4 @@
-"""SAT with native solvers that lie as the configuration names; the checker must notice."""
+"""SAT with native solvers that lie in the way that the configuration names; the checker must notice."""
 
 from __future__ import annotations
 

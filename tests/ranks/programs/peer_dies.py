@@ -1,4 +1,4 @@
-"""The last rank kills itself; the others hear of that, go on, and leave without MPI_Finalize."""
+"""The last rank kills itself; the others notice the death, go on, and leave without MPI_Finalize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Applications for whole services: some that must harm only themselves, and one that counts workers."""
+"""Applications for whole services: some fail on purpose and must harm only their own jobs; others count
+workers or wait.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from mallob_py.kit import (
 
 
 class Fail(Application):
-    """Fails as the configuration names, in the worker or while reading."""
+    """Fails in the way that the configuration names: in the worker, or while reading the input."""
 
     name = "FAIL"
     takes_input = False

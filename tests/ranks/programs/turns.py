@@ -24,7 +24,7 @@ def run_until(
     act: Callable[[], None] = lambda: None,
     park_s: float = 0.05,
 ) -> None:
-    """Take turns until `done`; fail with a message if that takes too long."""
+    """Run the event loop until `done()`; fail with a message if that takes too long."""
     deadline_s = time.monotonic() + DEADLINE_S
     while True:
         for arrival in transport.receive():
