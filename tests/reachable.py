@@ -1,4 +1,4 @@
-"""The objects that an object keeps alive through any attributes, for tests of forgetting."""
+"""The objects that an object keeps alive through any attributes, for tests that objects are forgotten."""
 
 import gc
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whether the loops of a process rest, seen from outside: the kernel counts how often each thread waits.
+"""Whether a process's loops wait without using CPU time: the kernel counts how often each thread waits.
 
 A thread that is woken again and again waits more often than a loop that rests turns. A thread that
 never waits is ready to run all the time, whether or not it gets a core. A busy machine changes neither.
@@ -44,7 +44,7 @@ def _restless(pids: Collection[int]) -> str:
     """Return the threads that do not rest now, with their actions; empty if all rest."""
     before = {pid: _threads_of(pid) for pid in pids}
     began_s = time.monotonic()
-    time.sleep(_WINDOW_S)  # a rate is measured over a while
+    time.sleep(_WINDOW_S)  # time over which the rate of waits is measured
     now = {pid: _threads_of(pid) for pid in pids}
     window_s = time.monotonic() - began_s
     found = []
@@ -84,7 +84,8 @@ def limited(kind: int, *limits: tuple[int, int]) -> Iterator[None]:
 
 def _lowest_free(pid: int) -> int:
     folder = Path(f"/proc/{pid}/fd")
-    taken = {int(name) for name in os.listdir(folder) if os.path.lexists(folder / name)}  # not the listing's
+    # without the descriptor that lists the folder
+    taken = {int(name) for name in os.listdir(folder) if os.path.lexists(folder / name)}
     return next(number for number in itertools.count() if number not in taken)
 
 

@@ -3,7 +3,7 @@
 import math
 import os
 
-#: share of all seeds that is played
+#: factor of the number of seeds
 _PART = float(os.environ.get("MALLOB_PY_SEEDS", "1"))
 
 

@@ -1,4 +1,4 @@
-"""The sources as syntax trees, each parsed once for all tests of a process that look at them."""
+"""The sources as syntax trees, each parsed once for all tests of a process."""
 
 import ast
 from collections.abc import Iterator

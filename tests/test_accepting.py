@@ -1,4 +1,4 @@
-"""Callers of a process that has no descriptor left are turned away, and later ones are taken in again."""
+"""A process without free descriptors rejects callers, and accepts callers again later."""
 
 import asyncio
 import os

@@ -1,4 +1,6 @@
-"""What applications declare: found without importing them, true of them, and known to nobody else."""
+"""Declarations of applications are found without importing the applications, are true, and stand only
+there.
+"""
 
 import re
 import subprocess
@@ -13,12 +15,12 @@ from mallob_py.applications import OURS, UnknownApplication, declaration_of, imp
 from mallob_py.kit import UNKNOWN, Declaration
 
 ROOT = Path(__file__).parents[1]
-#: who may know SAT: the command that is SAT's alone, the checker of its proofs, and the table of applications
+#: files that may mention SAT
 KNOWS_SAT = {"applications.py", "cli/solve_rank.py", "cli/report.py", "cli/mixed.py"}
 
 
 class Oracle(Declaration):
-    """Of an application that is not installed."""
+    """The declaration of an application that is not installed."""
 
     name = "ORACLE"
     result_strings = {1: "PERHAPS"}  # noqa: RUF012 (as authors write it)

@@ -1,4 +1,4 @@
-"""What the documents say is true: their examples run, their options exist, their errors are in the code."""
+"""The documents are true: their examples run, their options exist, their errors are in the code."""
 
 import ast
 import functools
@@ -48,7 +48,7 @@ _BLOCK = re.compile(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that docs/writing-an-application.md shows."""
+    """Return a folder with the files that docs/writing-an-application.md shows."""
     folder = tmp_path_factory.mktemp("package")
     for name, content in _BLOCK.findall((ROOT / "docs/writing-an-application.md").read_text()):
         (folder / name).write_text(content)
@@ -57,7 +57,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A service with the application of the document, under the name of its entry point."""
+    """Yield a service with the document's application, under the name of its entry point."""
     project = tomllib.loads((package / "pyproject.toml").read_text())
     (entry,) = project["project"]["entry-points"]["mallob_py.apps"].items()
     path = os.pathsep.join([str(package), str(ROOT), str(ROOT / "apps")])
@@ -171,7 +171,7 @@ def test_the_table_of_portfolios_is_that_of_the_code() -> None:
     assert set(re.findall(r"`([^`]*\*)` \|$", table_of_portfolios, re.MULTILINE)) == in_code
 
 
-#: by the page of a paper in docs/results: the paper's numbers of tables and figures
+#: page of a paper in docs/results -> the paper's numbers of tables and of figures
 _PUBLISHED = {"euro-par": (2, 6), "glb": (2, 11), "mebf": (7, 16), "sd": (2, 9), "cp": (1, 0)}
 _VERDICTS = ("same", "better", "worse", "direction", "open", "not comparable", "not possible", "no number")
 
@@ -229,13 +229,13 @@ def test_the_table_of_fields_of_job_files_is_that_of_the_code() -> None:
 
 
 def test_errors_that_the_operators_guide_explains_are_in_the_code() -> None:
-    """They are the first cells of tables; `...` stands for what varies."""
+    """Errors are the first cells of tables; `...` stands for a part that varies."""
     text = (ROOT / "docs/failures.md").read_text().partition("## It does not start")[2]
     cells = re.findall(r"^\| (`[^`]+`(?:, `[^`]+`)*) \|", text, re.MULTILINE)
     assert len(cells) == text.count("\n| `"), "a first cell is messages, with commas between them"
     explained = [error.strip() for cell in cells for error in re.findall(r"`([^`]+)`", cell)]
     assert len(explained) > 100
-    pieces = [*_texts_of_the_code(), "unrecognized arguments"]  # argparse's own
+    pieces = [*_texts_of_the_code(), "unrecognized arguments"]  # the last is an error of argparse itself
     for error in explained:
         for fragment in (part.strip() for part in error.split("...")):
             assert not fragment or any(fragment in piece for piece in pieces), f"{fragment!r} of {error!r}"
@@ -249,13 +249,13 @@ def test_what_is_written_to_logs_is_declared_and_all_that_is_declared_is_written
     written = list(_events_of_the_code())
     known = {event.value: set(event.fields) for event in LogEvent}
     assert [(name, fields) for name, fields in written if not fields <= known.get(name, set())] == []
-    # No code writes these by name: the log itself opens parts with them.
+    # The log itself writes these two events, without naming them.
     assert known.keys() - {name for name, _ in written} == {LogEvent.CONTINUED, LogEvent.DROPPED}
 
 
 def test_no_reader_of_logs_compares_an_event_with_a_name_of_its_own() -> None:
     names = {event.value for event in LogEvent}
-    # The simulator hears of events at once, from the machines that it plays, and reads no log.
+    # The simulator is left out: it gets events directly from the machines, and reads no log.
     for file in (file for file in sources("mallob_py", "scripts") if file.path.parent.name != "simulation"):
         for node in file.nodes:
             if isinstance(node, ast.Compare) and re.search(r"\bevent\b['\]]*$", ast.unparse(node.left)):
@@ -264,7 +264,7 @@ def test_no_reader_of_logs_compares_an_event_with_a_name_of_its_own() -> None:
 
 
 def _events_of_the_code() -> Iterator[tuple[str, set[str]]]:
-    """Each place that writes an event: its name, and the fields, as far as they stand in its function."""
+    """Yield, for each place that writes an event, its name and the fields that its function mentions."""
     for file in sources("mallob_py"):
         for function in file.nodes:
             if not isinstance(function, ast.FunctionDef):
@@ -301,7 +301,7 @@ def test_files_that_documents_link_to_exist(document: Path) -> None:
 
 
 def _names_in(path: Path) -> set[str]:
-    """All functions and classes of a file, methods as Class.method."""
+    """Return the names of all functions and classes of a file, methods as Class.method."""
     names = set[str]()
     for node in source(path).tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -331,7 +331,7 @@ def test_each_mechanism_is_in_the_file_and_function_that_its_row_names() -> None
             assert (ROOT / path).exists(), f"{mechanism}: there is no {path}"
 
 
-#: the most words that a document is planned to have; a tenth more is let pass
+#: document -> planned number of words; a tenth more is accepted
 _WORDS = {
     "CHANGELOG.md": 300,
     "CONTRIBUTING.md": 1800,
@@ -391,7 +391,7 @@ def _flags(command: str) -> set[str]:
 
 
 def _texts_of_the_code() -> Iterator[str]:
-    """All string constants; those between placeholders each for itself."""
+    """Yield all string constants; an f-string gives a text for each part between placeholders."""
     for file in sources("mallob_py", "apps"):
         for node in file.nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -434,7 +434,7 @@ def test_the_reference_names_all_that_a_package_offers(document: str, package: M
 
 @pytest.fixture(scope="module")
 def bag_of_ones_own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that docs/bags.md shows."""
+    """Return a folder with the files that docs/bags.md shows."""
     folder = tmp_path_factory.mktemp("bag")
     for name, content in _BLOCK.findall((ROOT / "docs/bags.md").read_text()):
         (folder / name).write_text(content)
@@ -463,7 +463,7 @@ def test_the_search_of_the_document_finds_the_best(bag_of_ones_own: Path) -> Non
 
 
 def _python_of_the_documents() -> Iterator[tuple[str, str]]:
-    """Indented blocks that a reader would copy: (document, text)."""
+    """Yield (document, text) of the indented blocks of Python that a reader would copy."""
     for document in DOCUMENTS:
         for block in re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", document.read_text(), re.MULTILINE):
             if block.lstrip("\n").startswith("    from mallob_py import"):
@@ -472,7 +472,7 @@ def _python_of_the_documents() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def folder_of_a_reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A service on `.api` and the files that documents name."""
+    """Yield a folder with a service on `.api` and the files that documents name."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "formula.cnf.xz").write_bytes(lzma.compress(b"p cnf 2 2\n1 2 0\n-1 2 0\n"))
     (folder / "formula.wcnf").write_text("h 1 2 0\n3 -1 0\n4 -2 0\n")

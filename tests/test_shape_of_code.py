@@ -1,4 +1,4 @@
-"""Bounds on what the code may grow to: classes, functions, and what tests know of the inside of others."""
+"""Bounds on the size of classes and functions, and on accesses of tests to private attributes."""
 
 import ast
 import re
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from source_trees import PRODUCT, sources
 
 _ATTRIBUTES_MAX, _METHODS_MAX, _LINES_MAX = 40, 50, 60
-#: how often tests reach into what belongs to another object: this number only ever falls
+#: number of accesses of tests to private attributes of other objects; this number must only fall
 _REACHES = 39
 _PRIVATE = re.compile("_[a-z]", re.IGNORECASE)
 
-#: functions that are longer, and why
+#: functions that may be longer -> reason
 _LONG = {
     "apps/mallob_maxsat/flips.py walk": "one hot loop that is compiled, whose steps share their local arrays",
     "mallob_py/protocol/node.py __init__": "a list of attributes, each of which its methods share",
@@ -25,12 +25,12 @@ def _classes() -> Iterator[tuple[str, ast.ClassDef]]:
 
 
 def _methods(one: ast.ClassDef) -> set[str]:
-    """A property counts once, with its setter."""
+    """Return the names of a class's methods; a property counts once, with its setter."""
     return {each.name for each in one.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def _attributes(one: ast.ClassDef) -> set[str]:
-    """What its methods set on their object; the declared fields of a record do not count."""
+    """Return the attributes that a class's methods set; declared fields of a record do not count."""
     return {
         each.attr
         for each in ast.walk(one)
@@ -42,7 +42,7 @@ def _attributes(one: ast.ClassDef) -> set[str]:
 
 
 def _reaches() -> list[str]:
-    """`other._private` in tests, but for modules of Python such as `os._exit`."""
+    """Return the accesses `other._private` in tests, except for Python's modules, such as `os._exit`."""
     found = []
     for file in sources("tests"):
         for each in file.nodes:
@@ -93,7 +93,9 @@ def test_tests_make_objects_by_constructors_and_use_public_doors() -> None:
 
 
 def test_no_exception_of_ours_can_reach_people_without_text() -> None:
-    """A private one that is raised without arguments says by `__init__` what it means, or is no error."""
+    """A private exception that is raised without arguments must set its text in `__init__`, or be no
+    error.
+    """
     mute = []
     for file in sources("mallob_py", "apps"):
         says = {
@@ -114,7 +116,7 @@ def test_no_exception_of_ours_can_reach_people_without_text() -> None:
 
 
 def test_commands_print_no_line_on_standard_error_but_by_say() -> None:
-    """Else a name in it could turn the line around, or write on the terminal."""
+    """Otherwise a name in the line could reverse the text or control the terminal."""
     found = [
         f"{file.name}:{each.lineno}"
         for file in sources("mallob_py/cli")

@@ -1,4 +1,4 @@
-"""One place starts Python: others' files in the working folder must not be taken for modules."""
+"""Only one module starts Python, so that foreign files in the working folder are never imported."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -7,17 +7,17 @@ import pytest
 from source_trees import PRODUCT, ROOT, source, sources
 
 HELPER = "mallob_py/runtime/processes.py"
-#: what of `multiprocessing` and `concurrent.futures` starts processes, by a fork if that is said
+#: names of `multiprocessing` and `concurrent.futures` that start processes, by a fork only if told so
 POOLS = {"Pool", "ProcessPoolExecutor", "multiprocessing.Process"}
 
 
 def starts(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Lines that may start a Python, and what they name."""
+    """Yield the lines that may start a Python, and the names they use."""
     nodes = tuple(nodes)
     parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
     for node in nodes:
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable":
-            call = parents[node]  # Path(sys.executable).parent: a folder; {sys.executable}: a text
+            call = parents[node]  # harmless: Path(sys.executable).parent, a folder; {sys.executable}, a text
             is_folder = isinstance(call, ast.Call) and isinstance(parents[call], ast.Attribute)
             if not isinstance(call, ast.FormattedValue) and not (
                 is_folder and ast.unparse(parents[call]) == "Path(sys.executable).parent"
@@ -37,7 +37,7 @@ def starts(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
 
 
 def other_pools(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Pools that may start a Python instead of a fork."""
+    """Yield pools that may start a new Python instead of a fork."""
     for node in nodes:
         if not isinstance(node, ast.Call):
             continue
@@ -62,7 +62,7 @@ def test_no_other_place_starts_a_python() -> None:
 def test_pools_of_processes_are_forks() -> None:
     found = [
         f"{file.name}:{line} {what}"
-        for file in sources("mallob_py", "apps")  # scripts measure what others do
+        for file in sources("mallob_py", "apps")  # not scripts, which measure other programs
         for line, what in other_pools(file.nodes)
     ]
     assert found == []

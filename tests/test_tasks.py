@@ -22,7 +22,7 @@ _SECTION = re.compile(r"^## (.*)\n((?:(?!^## ).*\n)*)", re.MULTILINE)
 _PYTHON = re.compile(r"^```python\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECTIONS = dict(_SECTION.findall((ROOT / "docs/tasks.md").read_text()))
-#: Slurm's part, on this host alone; tests/slurm runs the script itself
+#: stand-in for sbatch on this host; tests/slurm runs the script itself
 _SBATCH = """#!/bin/sh
 mallob-py serve -n 2 --api-dir "$API_DIR" >/dev/null 2>&1 &
 echo $!
@@ -31,7 +31,7 @@ echo $!
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A reader's folder, with programs that the blocks call."""
+    """Return a reader's folder with the programs that the blocks call."""
     programs = {
         "mallob-py": f'#!/bin/sh\nexec "{sys.executable}" -m mallob_py.cli.main "$@"\n',
         "python": f'#!/bin/sh\nexec "{sys.executable}" "$@"\n',
@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _run(title: str, folder: Path) -> str:
-    """Run the blocks of a section; what they print."""
+    """Run the blocks of a section; return their output."""
     for name, text in _PYTHON.findall(SECTIONS[title]):
         (folder / name).write_text(text)
     with socket.create_server(("127.0.0.1", 0)) as free:

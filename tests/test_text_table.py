@@ -1,4 +1,4 @@
-"""Tables for people, laid out by us, look as rich would lay them out."""
+"""Tables for people have the same layout as tables of the package rich."""
 
 import io
 

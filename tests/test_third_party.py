@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 _ROW = re.compile(r"^\| (.+?) \|$", re.MULTILINE)
-#: what a package's own record calls its licence, and how the document says it
+#: licence in a package's metadata -> licence in the document
 _FAMILIES = {
     "MIT": "MIT",
     "BSD": "BSD",
@@ -30,14 +30,14 @@ def _name(requirement: str) -> str:
 
 
 def _asked_for() -> dict[str, set[str]]:
-    """By extra ("": always), without those that only name others of ours."""
+    """Return extra ("": always) -> packages, without the extras of this project itself."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = {"": project["dependencies"], **project["optional-dependencies"]}
     return {extra: {_name(one) for one in group} - {"mallob-py"} for extra, group in groups.items()}
 
 
 def _told() -> Iterator[tuple[str, str, str]]:
-    """Extra, package and licence of each row."""
+    """Yield the extra, package and licence of each row."""
     always, asked_for = (ROOT / "THIRD_PARTY.md").read_text().split("## Where asked for")
     for row in _ROW.findall(always.partition("|---")[2].partition("\n")[2]):
         package, _, licence = row.split(" | ")

@@ -1,4 +1,4 @@
-"""Waits of tests, with one deadline for all events, and one factor for it.
+"""Waits of tests, with one deadline for all events, and one factor of the deadline.
 
 Events are noticed at once, so patience costs time only in a failing test. A busy machine needs more patience:
 `MALLOB_PY_TEST_PATIENCE=8 make test`.
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class PipeReader:
-    """Opens a named pipe at once; reads its content when `is_over` is asked."""
+    """A reader that opens a named pipe at once, and reads its content when `is_over` is called."""
 
     def __init__(self, path: Path) -> None:
         self.received = b""

@@ -82,7 +82,7 @@ def test_realistic_arrivals(tmp_path: Path, setting: Path, capsys: pytest.Captur
         "Reuse of workers (P Table 2)",
         "Ways of matching (P Fig. 6)",
         "Load (P Fig. 5)",
-        "Ahead of each other one",
+        "Ahead of all others",
     ]
     assert kept(tmp_path, "realistic")[0] == "prefix sum"
     assert {path.suffix for path in tmp_path.glob("fig5-load.*")} == {".png", ".svg"}

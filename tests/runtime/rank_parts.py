@@ -1,4 +1,6 @@
-"""Parts of a rank for tests of its loop: a clock that only waiting advances; stand-ins without effects."""
+"""Parts of a rank for tests of its loop: a clock that advances only during waits, and stand-ins without
+effects.
+"""
 
 import math
 from collections import Counter, defaultdict
@@ -140,7 +142,7 @@ class Sleeper:
         self._clock = clock
         self.rung: set[int] = set()
         self.until_s = math.inf
-        #: function called at that time
+        #: function called at `until_s`
         self.at_end: Callable[[], None] = lambda: None
         self.parked_s: list[float] = []
 

@@ -1,4 +1,4 @@
-"""What "auto" gives: each rank its share of the cores of its host. And how patient ranks are that join."""
+"""With "auto", each rank gets its share of its host's cores. Also: how long joining ranks wait."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ class Joins(Exception):
 def test_a_rank_that_joins_waits_as_long_as_the_others_for_one_that_hangs(
     timeout_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it takes their coordinator as lost, which waits for that one."""
+    """Otherwise the new rank would count the coordinator as lost, which itself waits for the hanging rank."""
     patience: list[float] = []
 
     def join(invitation: Any, pes: int | None, patience_s: float) -> None:

@@ -33,14 +33,16 @@ def rank_with_a_heap(heap: CHeap | None) -> RankMemory:
 
 
 def resident_bytes() -> int:
-    """What nobody else has mapped, too."""
+    """Return the resident memory that no other process maps."""
     with open("/proc/self/status") as status:
         fields = dict(line.split(":", 1) for line in status)
     return int(fields["RssAnon"].split()[0]) << 10
 
 
 def carry_large_messages(rng: random.Random) -> list[bytes]:
-    """What lives on: above all the others, so that the heap cannot simply end earlier."""
+    """Allocate large messages; return some of them, which lie at the heap's end, so that the end cannot be
+    cut off.
+    """
     kept = []
     for _ in range(3):
         large = [b"x" * (MB + rng.randrange(MB // 4)) for _ in range(150)]
@@ -52,7 +54,7 @@ def carry_large_messages(rng: random.Random) -> list[bytes]:
 def test_what_large_messages_have_left_goes_back_when_the_rank_is_idle() -> None:
     rank = rank_with_a_heap(c_heap())
     rank.look(0.0)
-    rank.look(100.0)  # what other tests have left
+    rank.look(100.0)  # give back the memory that other tests have left
     before_bytes = resident_bytes()
     kept = carry_large_messages(random.Random(1))
     left_bytes = resident_bytes() - before_bytes
@@ -67,7 +69,7 @@ def test_what_large_messages_have_left_goes_back_when_the_rank_is_idle() -> None
 
 
 class CountedHeap:
-    """A heap whose unused part is what a test says; of that, Python keeps some."""
+    """A heap with the unused memory that a test sets, of which Python keeps some."""
 
     def __init__(self, kept_bytes: int = 20 * MB) -> None:
         self.unused_bytes = self.kept_bytes = kept_bytes

@@ -1,4 +1,4 @@
-"""What is left of the memory, read from copies of the kernel's files."""
+"""The memory that is left, read from copies of the kernel's files."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ HOST = Room(600 * MB, 1000 * MB)
 
 
 class Kernel:
-    """The folders that are read."""
+    """Stand-ins for /proc and the folder of control groups."""
 
     def __init__(self, folder: Path) -> None:
         self.proc, self.groups = folder / "proc", folder / "cgroup"
@@ -135,5 +135,5 @@ def test_kills_are_counted_with_few_reads_and_not_before_the_first_look(
     kills = MemoryKills(kernel.kills)
     assert not reads
     kills.look(0.0)
-    assert len(reads) == 4  # the host's, the process's groups, and two groups
+    assert len(reads) == 4  # files: of the host, the process's list of groups, two groups
     assert not kills.explain(1.0)

@@ -1,4 +1,6 @@
-"""Memory of a worker: peaks of its processes added up, shared pages once. CPU time: what all of them used."""
+"""Memory of a worker: peaks of its processes added up, shared pages once. CPU time: the sum over all
+processes.
+"""
 
 import mmap
 import os
@@ -28,7 +30,7 @@ MB = 1 << 20
 
 @contextmanager
 def child_after(work: Callable[[], object]) -> Iterator[int]:
-    """A child process that has done its work and then waits."""
+    """Yield a child process that has done `work` and then waits."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -116,7 +118,7 @@ def test_processes_are_added_up_and_what_they_share_counts_once(tmp_path: Path) 
     def parent() -> object:
         held = map_and_take(40 * MB)
         inner = child_after(lambda: map_and_take(80 * MB))
-        inner.__enter__()  # it dies by the test's hand
+        inner.__enter__()  # the test kills this process
         return held, inner
 
     with child_after(parent) as pid:
@@ -144,7 +146,7 @@ def test_private_memory_is_that_of_all_processes_now_without_files(tmp_path: Pat
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         assert mapped.find(b"x") < 0
         inner = child_after(lambda: bytearray(b"x") * (80 * MB))
-        inner.__enter__()  # it dies by the test's hand
+        inner.__enter__()  # the test kills this process
         return mapped, inner
 
     with child_after(lambda: True) as idle, child_after(parent) as pid:
@@ -160,7 +162,7 @@ WORK_S = 0.2
 
 
 def work() -> None:
-    """Use so much CPU time, however long it takes."""
+    """Use WORK_S of CPU time, however long it takes."""
     end_s = time.process_time() + WORK_S
     while time.process_time() < end_s:
         pass

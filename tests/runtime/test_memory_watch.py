@@ -1,4 +1,4 @@
-"""What ranks give back when memory is short, in which order and whose turn it is; the memory is a story."""
+"""What ranks give back when memory is short, in which order, and which rank does; the memory is simulated."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ RESERVE = Reserve(size_bytes=100)
 
 
 class Host:
-    """So much memory that is left; what ranks give back at a look is seen to be left by the next."""
+    """A host's free memory; memory that ranks give back is free from the next check on."""
 
     def __init__(self, folder: Path, ranks: int) -> None:
         self.left = TOTAL
@@ -37,7 +37,7 @@ class Host:
         ]
 
     def look(self, times: int = 1) -> list[tuple[int, str]]:
-        """All ranks look once a second; what they give back meanwhile."""
+        """Let all ranks check the memory once a second; return what they give back."""
         self.given.clear()
         for _ in range(times):
             self.now_s += 1.0
@@ -49,7 +49,7 @@ class Host:
 
 
 class FakeReclaimable:
-    """Sizes of what a rank has."""
+    """The sizes of what a rank can give back."""
 
     def __init__(self, host: Host, rank: int) -> None:
         self._host = host
@@ -108,7 +108,7 @@ def host(tmp_path: Path) -> Host:
 
 @pytest.fixture
 def wide(tmp_path: Path) -> Host:
-    """A host of four ranks."""
+    """Return a host with four ranks."""
     return Host(tmp_path, 4)
 
 

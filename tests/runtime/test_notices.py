@@ -1,4 +1,4 @@
-"""Notices are lines; those of a service have the time in front."""
+"""Notices are lines; notices of a service begin with the time."""
 
 import errno
 import re
@@ -10,7 +10,7 @@ from mallob_py.runtime.notices import say, tell, tell_error
 
 
 def test_a_notice_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_has_time_stamps", False)  # whatever ran here before
+    monkeypatch.setattr(notices, "_has_time_stamps", False)  # whatever earlier tests have set
     notices.tell("two\nlines")
     assert capsys.readouterr().err == "mallob-py: two lines\n"
 
@@ -18,7 +18,7 @@ def test_a_notice_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: p
 def test_a_services_notice_has_the_time_in_front(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "_has_time_stamps", False)  # and so again afterwards
+    monkeypatch.setattr(notices, "_has_time_stamps", False)  # restored after the test
     notices.with_time_stamps()
     notices.tell("it ends")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ mallob-py: it ends\n", capsys.readouterr().err)

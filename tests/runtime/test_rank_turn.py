@@ -1,4 +1,4 @@
-"""A turn of a rank's loop ends, whatever goes on, and one that waits turns seldom."""
+"""A turn of a rank's loop ends even if messages keep coming, and a waiting loop turns seldom."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ G = name_of(1, 0)
 
 
 class Taker:
-    """Descriptions of which parts are taken in, and counted."""
+    """A stand-in that counts the chunks of descriptions that it receives."""
 
     def __init__(self) -> None:
         self.chunks = 0
@@ -36,7 +36,7 @@ class Taker:
 
 
 class _Endless:
-    """Chunks that never cease to arrive, turn after turn."""
+    """Chunks that arrive without end, turn after turn."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -102,10 +102,10 @@ def test_messages_between_workers_come_back_from_a_rank_that_is_behind_and_few_o
     message = TreeMessage(1, 2, 1, 3, 0, False, b"clauses")
 
     def sent(*messages: Any) -> list[bool]:
-        """Which of them are sent."""
+        """Return which of these messages the rank sends."""
         parts.node.effects.extend(Tell(1, G, 0, 1, each) for each in messages)
         parts.transport.sent.clear()
-        parts.rank.tell_news_to(0)  # whatever makes it act
+        parts.rank.tell_news_to(0)  # any call that makes the rank act
         return [(1, seal(G, 0, 1, encode(each))) in parts.transport.sent for each in messages]
 
     checkpoint = Checkpoint(1, 2, b"so far")
@@ -156,7 +156,7 @@ class ShortOfMemory:
 
 
 class Waiting:
-    """Orders that wait for something, and are due by no time."""
+    """Orders that wait for an event, without a deadline."""
 
     deadline_s = float("inf")
 
@@ -171,7 +171,7 @@ class Waiting:
 
 
 def _let_hang(parts: Parts) -> None:
-    """Halted: the coordinator, which this is, waits for the other one."""
+    """Halt the rank: as the coordinator, it waits for the other rank."""
     parts.rank.have_leave([1])
     assert parts.node.is_halted
 

@@ -1,4 +1,4 @@
-"""What those who are started to join are told."""
+"""The times that a rank gets when it is started to join."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A rank's use of its host is read seldom, and told in coarse steps."""
+"""A rank's use of its host is measured seldom, and reported in coarse steps."""
 
 import pytest
 

@@ -54,7 +54,7 @@ def test_trees_are_counted_exactly_while_workers_come_go_and_are_killed_and_a_ra
 ) -> None:
     done = chaos(tmp_path, "trees", "T3", "QUEENS 12", "--losses", "1", "--restarts", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("exact") == 4, done.stdout  # as each ends, and in the table
+    assert done.stdout.count("exact") == 4, done.stdout  # for each tree, in its own line and in the table
 
 
 def test_a_tree_that_there_is_not_is_refused_by_name(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The functions in a soak see calls that share objects, and pass where calls do not."""
+"""The soak's checks of functions notice calls that share objects, and pass if calls share none."""
 
 import copy
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from faults.processes import Wrong
 
 
 class _Pool:
-    """Calls at once; `taken` is what becomes of arguments, `given` of results."""
+    """An executor that runs calls at once; `taken` transforms arguments, `given` transforms results."""
 
     def __init__(self, taken: Callable[[Any], Any], given: Callable[[Any], Any]) -> None:
         self._taken, self._given = taken, given

@@ -1,4 +1,4 @@
-"""What is skipped in one step of CI is run by another one, or it fails."""
+"""A test that one step of CI skips must run in another step; otherwise the step fails."""
 
 import re
 from pathlib import Path

@@ -134,7 +134,7 @@ def test_an_entry_that_lacks_something_is_refused(entry: str) -> None:
 
 
 class _Chance(mutate.Runner):
-    """The first test fails in these runs, and the second one whenever there is a mutation."""
+    """A runner by which the first test fails in these runs, and the second test under every mutation."""
 
     def __init__(self, *, first_fails: tuple[bool, ...]) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ def test_a_test_that_fails_by_chance_has_noticed_nothing(
 
 
 class _Unreadable(mutate.Runner):
-    """One file cannot be read; all tests of others pass."""
+    """A runner by which one file cannot be read, and the tests of all other files pass."""
 
     def run(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         is_read = "--ignore=tests/a.py" not in arguments

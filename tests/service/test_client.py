@@ -1,4 +1,4 @@
-"""Submitting from outside."""
+"""Submission of jobs by other programs."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whose turn it is, as the parts of a client work together: what waits ages, what is held does not."""
+"""The desk's machine with all parts of a client: waiting jobs age, held jobs do not."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def silent(_message: str) -> None:
 
 
 class Client:
-    """One with a single PE, its machine and its endings; what these tell others is lost."""
+    """A client on a single PE, with its machine and its endings; their messages are dropped."""
 
     def __init__(self, folder: Path, residents_per_pe: int | None = None) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Client:
         self.endings = Endings(parts, self.status)
 
     def take(self, job: int, accepted_s: float, since_s: float, arrival_s: float = 0.0) -> LiveJob:
-        """`since_s`: when its file was handed in."""
+        """Take in a job, whose file was handed in at `since_s`."""
         content = json.dumps({"user": "u", "name": f"n{job}", "application": "NOOP"}).encode()
         file = parse_job(content, {"NOOP": InputUse.NONE})
         assert isinstance(file, JobFile)
@@ -72,7 +72,7 @@ def client(tmp_path: Path) -> Client:
 
 
 def test_a_held_job_does_not_age(client: Client) -> None:
-    """It was held for its time or for others: it waits for a PE from then on only."""
+    """A job held until its arrival time, or for other jobs, begins to age only when it may begin."""
     client.take(3, accepted_s=0.0, since_s=0.0)
     assert client.turn(0.0) == [3]
     client.take(1, accepted_s=0.0, since_s=0.0, arrival_s=100.0)
@@ -87,12 +87,14 @@ def test_a_held_job_does_not_age(client: Client) -> None:
 
 def test_a_job_that_is_not_held_has_waited_since_it_was_handed_in(client: Client) -> None:
     client.take(1, accepted_s=40.0, since_s=40.0)
-    client.take(2, accepted_s=50.0, since_s=10.0)  # the service was busy, or not there
+    client.take(2, accepted_s=50.0, since_s=10.0)  # handed in earlier: the service was busy or absent
     assert client.turn(50.0) == [2]
 
 
 def test_the_end_of_a_job_clears_it_of_blame(client: Client) -> None:
-    """Else its place in the file would name it at each crash to come, or nobody else could have that."""
+    """Otherwise its place in the record would name it at each later crash, and no other job could use the
+    place.
+    """
     live = client.take(1, accepted_s=0.0, since_s=0.0)
     client.running.begin(1, 0.0)
     client.endings.end_early(live, Outcome.INTERRUPTED, JobStatistics(), 1.0)
@@ -108,7 +110,7 @@ def test_a_job_whose_file_is_lost_is_told_of_as_failed(client: Client) -> None:
 
 @pytest.fixture
 def express(tmp_path: Path) -> Client:
-    """There are no residents: a job that has had its turn makes room for one that waits."""
+    """Return a client without residents: a job that has had its turn makes room for a waiting job."""
     return Client(tmp_path, residents_per_pe=0)
 
 
@@ -135,7 +137,7 @@ def test_a_job_that_had_its_turn_is_set_back_and_begins_again_for_twice_as_long(
 
 
 def given_up(express: Client, terms: JobTerms, spent: Spent) -> LiveJob:
-    """A job that waits for its next turn; another one has the one place of such jobs."""
+    """Give up a job, which then waits: another job has the only place for jobs given up before."""
     live = express.take(1, accepted_s=0.0, since_s=0.0)
     live.terms = terms
     express.turn(0.0)
@@ -146,8 +148,8 @@ def given_up(express: Client, terms: JobTerms, spent: Spent) -> LiveJob:
 
 def test_a_wallclock_limit_ends_a_job_that_waits_to_begin_again(express: Client) -> None:
     given_up(express, JobTerms(wallclock_limit_s=3.0), Spent(0.5, 0.25, 0.2, 1, 0))
-    express.turn(1.0)  # it would begin again; its input is on its way
-    express.turn(1.2)  # others hear of its user's work
+    express.turn(1.0)  # the job may begin again; its input is being read
+    express.turn(1.2)  # other clients hear of the user's jobs
     assert express.machine.deadline_s == 3.5
     express.turn(3.4)
     assert express.at_limit == []
@@ -164,7 +166,7 @@ def test_a_time_limit_does_not_end_a_job_that_waits_to_begin_again(express: Clie
 
 
 def test_a_revision_is_not_set_back_and_a_further_one_waits(express: Client) -> None:
-    """The one PE is its own; a job that can begin anew has a turn beside it."""
+    """The revision keeps the only PE; a job that can begin anew takes turns with it."""
     machine = express.machine
     revision = express.take(1, accepted_s=0.0, since_s=0.0)
     assert express.turn(0.0) == [1]
@@ -186,7 +188,7 @@ def test_a_revision_is_not_set_back_and_a_further_one_waits(express: Client) -> 
 
 
 def test_the_place_that_a_lasting_job_leaves_is_taken_at_once(client: Client) -> None:
-    """A resident takes no place of the window; no other happening may tell of that."""
+    """A resident takes no place of the window, so a job can begin without any other event."""
     lasting = client.take(1, accepted_s=0.0, since_s=0.0)
     client.take(2, accepted_s=0.0, since_s=1.0)
     assert client.turn(1.0) == [1]

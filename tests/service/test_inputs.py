@@ -17,7 +17,7 @@ from mallob_py.service.parts import Parts
     [("time_limit_s", Outcome.TIME_LIMIT), ("wallclock_limit_s", Outcome.WALLCLOCK_LIMIT)],
 )
 def test_a_time_limit_does_not_count_while_a_job_waits_for_a_reader(limit: str, outcome: Outcome) -> None:
-    """Its reader begins 100 s after the job could be read, and takes longer than the limit of 10 s."""
+    """The job's reader begins only after 100 s, and then takes longer than the limit of 10 s."""
     pool = Mock()
     live: Any = Mock(id=1, terms=JobTerms(**{limit: 10.0}), state=JobState.READING, accepted_s=0.0)
     machine: Any = Mock(jobs={1: live}, reads=lambda job, now: setattr(job, "reading_s", now))

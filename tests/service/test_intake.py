@@ -1,4 +1,4 @@
-"""A client takes in files by age, up to a bound, and what speaks of other jobs finds these."""
+"""A client takes in files by age, up to a bound; files that name other jobs find these jobs."""
 
 import itertools
 import json
@@ -27,12 +27,12 @@ from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDi
 from mallob_py.service.store.in_folder import Watching
 
 WAITING_MAX = 10
-#: what a thread may have claimed ahead
+#: number of files that a thread may have claimed in advance
 READY_MAX = 64
 
 
 class Client:
-    """The intake of a client whose jobs all wait once they are taken in."""
+    """The intake of a client whose jobs only wait after they are taken in."""
 
     def __init__(self, folder: Path, is_threaded: bool = False, watching: Watching = Watching.AUTO) -> None:
         self.now = 0.0
@@ -69,7 +69,7 @@ class Client:
         hidden.rename(self.directory.path / "in" / f"{user}.{name}.{next(self._numbers)}.json")
 
     def turns(self, count: int = 30) -> None:
-        """As an event loop would call it; who has come waits for its turn."""
+        """Call the intake as an event loop does; jobs that may begin are then queued."""
         for _ in range(count):
             self.now += 0.1
             self.intake.turn(self.now)
@@ -78,7 +78,7 @@ class Client:
                 self.machine.line.put(self.jobs[job])
 
     def begin(self, count: int) -> list[str]:
-        """So many jobs begin, the first ones first, and end."""
+        """Let the first `count` queued jobs begin and end; return them."""
         waiting = [live for live in self.jobs.values() if live.state is JobState.QUEUED][:count]
         for live in waiting:
             self.end(live)
@@ -154,7 +154,7 @@ def test_nothing_is_lost_or_doubled_when_a_client_begins_anew_amid_thousands(tmp
     while len(ended) < 60:
         client.turns(3)
         ended += client.begin(7)
-        client.close()  # what is claimed stays in the journal, as after a crash
+        client.close()  # claimed files stay in the journal, as after a crash
         client = Client(tmp_path)
     assert sorted(ended) == sorted(f"u.{number}" for number in range(60))
     assert client.files == 0
@@ -221,7 +221,7 @@ def test_an_interruption_that_is_as_old_as_its_job_and_has_a_name_before_it_find
 def test_a_job_that_came_after_an_interruption_of_its_name_is_not_meant_by_it(client: Client) -> None:
     client.drop("u", "again", interrupt=True)
     client.turns(1)
-    time.sleep(0.05)  # a file system may tell no smaller times apart
+    time.sleep(0.05)  # file systems may not distinguish closer times
     client.drop("u", "again")
     client.turns(20)
     assert client.interrupted == []
@@ -272,7 +272,8 @@ def test_a_revision_that_waits_for_its_precursor_is_interrupted(client: Client) 
     client.turns(30)
     assert client.interrupted == ["u.c"]
     assert client.identities == {"u.a", "u.b", "u.c"}
-    assert len(client.refused) == 2, client.refused  # u.e, whose precursor is nowhere, and its interruption
+    # refused: u.e, whose precursor does not exist, and its interruption
+    assert len(client.refused) == 2, client.refused
 
 
 def test_a_revision_waits_for_a_precursor_that_there_is_no_room_for(client: Client) -> None:
@@ -284,7 +285,8 @@ def test_a_revision_waits_for_a_precursor_that_there_is_no_room_for(client: Clie
     folder = client.directory.path / "in"
     client.drop("u", "b", **revision, precursor="u.a")
     (path,) = folder.glob("u.b.*")
-    os.rename(path, client.directory.path / "journal" / "999.job.b")  # claimed before, whatever the reason
+    # as if claimed earlier than its precursor
+    os.rename(path, client.directory.path / "journal" / "999.job.b")
     client.close()
     client = Client(folder.parents[1])
     ended: list[str] = []
@@ -326,7 +328,7 @@ def test_a_threaded_client_is_bounded_as_well(tmp_path: Path) -> None:
 def test_more_files_are_taken_in_each_turn_where_very_many_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An important job among the last ones is not to wait for all turns before."""
+    """An important job at the end must not wait for as many turns as usual."""
     monkeypatch.setattr(intake, "WAITING_MAX", 10_000)
     monkeypatch.setattr(intake, "_FILES_PER_MORE", 2)
     client = Client(tmp_path)

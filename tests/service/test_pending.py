@@ -1,4 +1,4 @@
-"""Which jobs have no reply yet, told from the folder at every step of a job's way."""
+"""The jobs without a reply, found from a client's folder at every step of a job."""
 
 import json
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_a_revision_whose_answer_is_decided_but_not_published_is_pending_and_a_k
             "revision",
         ]
         assert jobs.look().identities == {"u.a"}
-    directory.close()  # publishes
+    directory.close()  # closing publishes the reply
     assert (directory.path / "out/u.a.json").exists()
     assert jobs.look().identities == set()
 
@@ -130,7 +130,7 @@ def test_a_job_that_moves_on_between_two_looks_into_folders_is_still_seen(
 def test_looking_ends_however_many_jobs_end_meanwhile(
     moment: str, tmp_path: Path, directory: JobDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the folder is listed, or while its files are read."""
+    """Jobs end while the folder is listed, or while its files are read."""
     for number in range(60):
         client.submit(tmp_path / "api", JOB | {"name": f"j{number}"})
     live = {}

@@ -1,4 +1,4 @@
-"""Which ranks leave, and what becomes of orders that cannot be carried out."""
+"""Which ranks leave, and how orders that cannot be carried out end."""
 
 import errno
 import os
@@ -41,8 +41,8 @@ from mallob_py.service.store.orders import (
         ([0, 0, 2, 2], 2, (2, 3)),
         ([0, 0, 2, 2], 3, (1, 2, 3)),
         ([0, 0, 2, 3, 3, 3], 1, (2,)),  # a host of one rank is emptied
-        ([0, 1, 1, 1], 1, (3,)),  # but not that of the rank that stays
-        ([0, 0, 0, 3, 3, 5], 2, (4, 5)),  # one host, and of the next smallest its highest
+        ([0, 1, 1, 1], 1, (3,)),  # but not the host of the rank that must stay
+        ([0, 0, 0, 3, 3, 5], 2, (4, 5)),  # one host, and the highest rank of the next smallest host
         ([0, 0, 0, 3, 3], 0, ()),
     ],
 )
@@ -58,7 +58,7 @@ def test_a_rank_with_a_client_leaves_after_the_others_of_its_host() -> None:
 
 
 class FakeRank:
-    """As much of a rank as orders need."""
+    """A stand-in for a rank, with the parts that orders use."""
 
     def __init__(self, ranks: int, survives: bool = True) -> None:
         placement = Placement([1] * ranks)
@@ -181,7 +181,7 @@ def test_an_order_is_answered_when_the_processes_are_gone(tmp_path: Path) -> Non
     rank.begin(0, 1)
     resizing.turn(0.1)
     assert answer_to(given) is None
-    assert resizing.deadline_s < 101.0  # nobody may tell of their ends
+    assert resizing.deadline_s < 101.0  # no message may report the ends of lost ranks
     rank.seen.clear()
     resizing.turn(0.2)
     answer = answer_to(given)
@@ -217,7 +217,7 @@ def test_another_rank_goes_on_with_an_order_as_it_was_decided(tmp_path: Path) ->
     first = FakeRank(4)
     given = give_to(tmp_path, Resize(by=-1), first)
     heir = FakeRank(4)
-    heir.begin(0, 1, 2)  # so it has come about
+    heir.begin(0, 1, 2)  # the order's result exists already
     taking_orders(heir, tmp_path, is_new=False).turn(0.0)
     assert heir.drains == []
     answer = answer_to(given)
@@ -260,7 +260,7 @@ def test_of_those_who_are_left_and_all_are_to_leave_one_stays_and_the_others_nee
     given = give(tmp_path, Drain("here", 60.0))
     resizing.turn(0.0)
     assert [each for each, _ in rank.drains] == [0, 1]
-    rank.begin(0, 1)  # the others are lost
+    rank.begin(0, 1)  # ranks 2 and 3 are lost
     resizing.turn(0.1)
     assert rank.drains[2:] == [(1, 100.0)]
     resizing.drained(1)
@@ -438,7 +438,7 @@ def test_other_hosts_are_reached_by_what_the_user_names_else_by_srun_or_ssh(
 
 
 def turns_until_quiet(resizing: Resizing, now: float) -> int:
-    """How often a rank's loop would call `turn`, if time stood still and nothing came."""
+    """Return how often a rank's loop would call `turn` if time stood still and no messages came."""
     for turns in range(50):
         bell = resizing.fileno()
         is_rung = bell is not None and bool(select.select([bell], [], [], 0.0)[0])
@@ -458,8 +458,8 @@ def test_a_rank_is_not_kept_busy_while_an_order_is_under_way(
     give(tmp_path, order)
     assert 1 <= turns_until_quiet(resizing, 0.0) <= 3
     assert rank.grown or rank.drains
-    give(tmp_path, Resize(by=-1))  # it has to wait, and is not forgotten
-    assert 1 <= turns_until_quiet(resizing, 10.0) <= 3  # polling looks by then
+    give(tmp_path, Resize(by=-1))  # this order must wait, and must not be forgotten
+    assert 1 <= turns_until_quiet(resizing, 10.0) <= 3  # by then, also a polled folder was read
     if rank.done is not None:
         rank.begin(*range(6))
         rank.done({})
@@ -468,7 +468,7 @@ def test_a_rank_is_not_kept_busy_while_an_order_is_under_way(
 
 
 class FullDisk(OrderFolder):
-    """Nothing can be written there as long as it `is_full`."""
+    """A folder of orders in which no file can be written while `is_full` is set."""
 
     is_full = True
     tries = 0

@@ -1,4 +1,4 @@
-"""What retention removes, and above all what it leaves."""
+"""The files that retention removes, and the files that it must leave."""
 
 import json
 import os
@@ -16,7 +16,7 @@ OLD_S, YOUNG_S = NOW_S - 40 * DAY_S, NOW_S - DAY_S
 
 
 class House:
-    """A client's folder with files of jobs, and the retention of 30 days."""
+    """A client's folder with files of jobs, and a retention of 30 days."""
 
     def __init__(self, folder: Path) -> None:
         self.box = folder / "api/jobs.0"

@@ -1,49 +1,46 @@
-"""A race as a text: a few ranks, whose messages move one by one as the text says, and what they want done.
+"""A race as a text: a few ranks, whose messages move one by one as the text says, and the ranks' effects.
 
-Each line that begins a paragraph's step is a command; the lines below it, indented, are what came of it:
-effects of ranks (`1: StartWorker job 1 index 0`) and messages that left (`1->0: Offer job 1 index 1`).
-Nothing moves unless a command moves it, and time stands still but for `settle` and `wait`. Each rank has one
-PE, and goes by its address for life. A rank is the `Node` that runs in production.
+A line that is not indented is a command; the indented lines below are the command's outcome: effects of ranks
+(`1: StartWorker job 1 index 0`) and messages that left (`1->0: Offer job 1 index 1`). Nothing moves unless a
+command moves it, and time stands still but for `settle` and `wait`. Each rank has one PE, and its address
+never changes. A rank is the `Node` that runs in production.
 
     pes 4 reuse=none       four ranks with these settings; delays are 0
     submit 0 job 1 ...     rank 0 is brought job 1, with parameters such as max_demand=3 (odd jobs are
                            inline); with leaves=true its workers leave in order
     deliver 2->0 Offer     the next message from rank 2 to rank 0, which must be an Offer
     drop 2->0 Offer        ... is thrown away
-    epoch                  news of jobs and epochs, until there are none
+    epoch                  all changes of jobs and all epochs are delivered
     settle [but Offer ...] all messages but these kinds (and what is queued behind them), all processes and
-                           descriptions, and time as far as somebody waits for it; tells nothing
-    wait 1.0               time passes for those who wait for it
+                           descriptions, and the time that ranks wait for; writes nothing
+    wait 1.0               time passes for all waiting ranks
     started 1              the process asked for last at rank 1 runs
     crash 1, answer 1, raise 1, lost 1
                            the process of its active worker does; with a job (`answer 1 job 2`), that
                            of its suspended one
     demand 0 3             the worker at rank 0 could use 3
-    say 0 down|up          it has something for its children, or its parent; `say 0 up leaving`: of the
+    say 0 down|up          it sends a message to its children, or its parent; `say 0 up leaving`: of the
                            first of those that leave
-    miss 0                 the message that was delivered there last will not be taken by its process
-    progress 0 100         it says that so much is done
+    miss 0                 the process at rank 0 does not take the message delivered last
+    progress 0 100         it reports that 100 units are done
     save 0 text            it has this checkpoint (`save 0 text leaving`: of the first of those that leave)
     restore 0              it begins and asks for the last checkpoint
     left 1                 the first of those that leave has left (`crash 1 leaving`: has died)
     fetched 1 job 2        the description is there
     unfetched 1 job 2      ... cannot be stored
     pause 1, unpause 1, end 1, evacuate 1, drop_past 1, rest 1 0.5, interrupt 0 job 1
-    show                   who works for whom
+    show                   which worker is where
     queued                 what is on its way
 
 What happens to ranks:
 
-    lose 2                 rank 2 is no more, and what was on its way there is lost
-    miss_rank 0 2          rank 0 finds rank 2 lost (it may hang, or be healthy)
-    hang 2, wake 2         it takes nothing in; it goes on where it was
-    beat 2->0              rank 0 hears that rank 2 is there
-    drain 1 0.5            somebody at rank 1 wants it to be drained within 0.5 s
-    leave 1 at 0           somebody orders at rank 0 that rank 1 leaves
-    grow 4 at 0            ... that rank 4, which is up and connected, joins; again: the order is repeated
-    start 4 at 0           rank 0 has started rank 4, which names itself; all ranks can listen for it
-    begin                  all that is said about generations, until nothing is
-    stop 1                 somebody orders at rank 1 that all ranks end
+    lose 2                 rank 2 has ended, and messages on their way there are lost miss_rank 0 2 rank 0
+    finds rank 2 lost (it may hang, or be healthy) hang 2, wake 2         rank 2 takes no messages; it goes on
+    where it was beat 2->0              rank 0 hears that rank 2 is there drain 1 0.5            rank 1 is
+    ordered to be drained within 0.5 s leave 1 at 0           rank 0 gets the order that rank 1 leaves grow 4
+    at 0            ... that rank 4, which is up and connected, joins; again: the order is repeated start 4 at
+    0           rank 0 has started rank 4, which names itself; all ranks can listen for it begin all messages
+    about generations are delivered stop 1                 rank 1 gets the order that all ranks end
 """
 
 import math
@@ -66,22 +63,22 @@ from mallob_py.protocol.rank_book import Origin
 
 _SETTLED_S = 0.05
 _PATIENCE_S = 1.0
-#: by the value of an `EndReason`
+#: value of an `EndReason` -> its words in a text
 _END = {"fenced": "was thought dead", "left": "was to leave"}
 _MOVES_MAX = 100_000
-#: what is told of an effect or a message, in this order
+#: fields of effects and messages that are written, in this order
 _FIELDS = ("worker", "job", "index", "target_index", "returned", "lost", "outcome", "reason", "fault")
 
 Command = Callable[["Stage", list[str]], Iterator[str]]
 
 
 def play(script: str) -> str:
-    """The same text with what comes out now below each command."""
+    """Return the text with the present outcome below each command."""
     stage = Stage()
     lines: list[str] = []
     for line in script.splitlines():
         if line.startswith("  "):
-            continue  # what came out when it was written
+            continue  # the outcome when the text was written
         lines.append(line)
         if line and not line.startswith("#"):
             lines += [f"  {told}" for told in stage.do(line.split())]
@@ -95,21 +92,21 @@ class Stage:
         self.now = 0.0
         self._origin = Origin((1,))
         self._config = Config()
-        #: by address; one that joins is a newcomer until it begins
+        #: address -> rank; a joining rank is a newcomer until it begins
         self._ranks: dict[int, Node | Newcomer] = {}
-        #: what newcomers keep until they begin
+        #: address -> messages that a newcomer keeps until it begins
         self._kept: dict[int, list[rank_stimuli.Said]] = {}
         self._hung: set[int] = set()
         self._ways: dict[tuple[int, int], deque[rank_stimuli.Said]] = {}
         self._orderly: set[int] = set()
-        #: (rank, job, number)
+        #: requested processes that do not run yet: (rank, job, number of the worker)
         self._starting: list[tuple[int, int, int]] = []
         self._fetching: list[tuple[int, int]] = []
-        #: to a process of that rank, last
+        #: rank -> the message delivered last to a process of the rank
         self._delivered: dict[int, effects.DeliverMessage] = {}
 
     def do(self, words: list[str]) -> list[str]:
-        """What comes of one command."""
+        """Carry out one command; return its outcome."""
         name, *arguments = words
         return list(getattr(self, f"_do_{name}")(*arguments))
 
@@ -142,7 +139,7 @@ class Stage:
         return iter(())
 
     def client(self, address: int) -> ClientJobs:
-        """The jobs that have been brought to a rank."""
+        """Return the jobs that were submitted at a rank."""
         node = self._ranks[address]
         assert isinstance(node, Node), f"rank {address} is no member yet"
         return node.pes[0].client
@@ -339,7 +336,7 @@ class Stage:
         return [(address, rank) for address, rank in self._ranks.items() if isinstance(rank, Node)]
 
     def _tell(self, dest: int, stimulus: stimuli.AnyStimulus) -> Iterator[str]:
-        """Tell the PE of a rank something."""
+        """Give the PE of a rank a stimulus; yield the outcome."""
         return self._tell_rank(dest, rank_stimuli.ToPE(0, stimulus))
 
     def _tell_rank(self, address: int, stimulus: rank_stimuli.AnyRankStimulus) -> Iterator[str]:
@@ -425,7 +422,9 @@ class Stage:
         return sorted((way, queue) for way, queue in self._ways.items() if queue)
 
     def _deliver_one(self, kinds: type | UnionType) -> Generator[str, None, bool]:
-        """The next message of these kinds that is not behind another one; False if there is none."""
+        """Deliver the next message of these kinds that is first in its queue; return False if there is
+        none.
+        """
         for (_, dest), queue in self._queued():
             if dest not in self._hung and isinstance(queue[0].message, kinds):
                 yield from self._tell_rank(dest, queue.popleft())
@@ -444,7 +443,7 @@ class Stage:
         deque(self._ticks(), maxlen=0)
 
     def _move(self, but: set[str]) -> bool:
-        """One thing that is due; False if there is none."""
+        """Do one thing that is due; return False if there is none."""
         for (_, dest), queue in self._queued():
             if type(queue[0].message).__name__ not in but and dest not in self._hung:
                 deque(self._tell_rank(dest, queue.popleft()), maxlen=0)
@@ -496,7 +495,7 @@ def _ranks(members: tuple[int, ...]) -> str:
 
 
 def _of_rank(effect: rank_effects.AnyRankEffect) -> Iterator[str]:
-    """What is told of an effect of the rank as a whole."""
+    """Yield the words for an effect of a whole rank."""
     match effect:
         case rank_effects.Forget(job):
             yield _told(effects.JobOver(job))
@@ -521,7 +520,7 @@ def _of_rank(effect: rank_effects.AnyRankEffect) -> Iterator[str]:
 
 
 def _told(thing: effects.AnyEffect | rank_messages.AnyWireMessage) -> str:
-    """Its kind, and what matters of it."""
+    """Return the words for an effect or a message: its kind, and its fields in `_FIELDS`."""
     about = getattr(thing, "request", thing)
     words = [type(thing).__name__]
     for name in _FIELDS:

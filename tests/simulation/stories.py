@@ -1,4 +1,5 @@
-"""The common parts of the script tests: a small cluster, deeds of users and processes, and luck.
+"""The common parts of the script tests: a small cluster, acts of users and processes, and tries with several
+seeds.
 
 A story sets up a cluster, holds some messages back, lets others overtake them, releases them
 and checks the cluster at rest. Which rank runs what follows from the seed; a story that needs

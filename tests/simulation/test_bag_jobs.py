@@ -1,4 +1,4 @@
-"""Bag jobs in virtual time whose workers come, go, die and are stopped: exact, each time."""
+"""Bag jobs in virtual time whose workers come, go, die and are stopped: each result is exact."""
 
 import pytest
 from seeds import seeds

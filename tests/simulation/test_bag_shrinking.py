@@ -1,4 +1,6 @@
-"""A failing life of a bag job becomes a small one that fails in the same way, here with a rule broken."""
+"""A failing random run of a bag job is reduced to a small run with the same failure; a rule is broken
+here.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,13 @@ from mallob_py.simulation.bags import BagCluster
 from mallob_py.simulation.lives import BAGS
 
 _SEEDS = range(1400, 1900)
-#: a hundred times what it takes
+#: time limit for shrinking, a hundred times the usual time
 _SHRINK_SECONDS = 100.0
 
 
 @pytest.fixture(name="broken")
 def fixture_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The root counts repayments of loans that it knows nothing of."""
+    """Break a rule: the root counts repayments of loans that it does not know."""
     settled = Ledger._settled
 
     def count_all(ledger: Ledger, source: Any, message: Any, now: float) -> None:
@@ -30,7 +32,9 @@ def fixture_broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _is_small(plan: bags.BagPlan) -> bool:
-    """Whether it is played in hundredths of a second: to shrink it takes some hundred plays."""
+    """Tell whether a plan is played in hundredths of a second, because shrinking plays it some hundred
+    times.
+    """
     return plan.depth <= 10 and len(plan.events) <= 5 and plan.volume <= 4
 
 

@@ -1,4 +1,4 @@
-"""Bursts of small jobs: PEs go from job to job of one client, and nobody else hears of these."""
+"""Bursts of small jobs: PEs go from job to job of one client, and other PEs do not hear of these jobs."""
 
 import random
 from collections import Counter
@@ -18,7 +18,9 @@ _STEP_S = 0.0005
 
 
 class Burst:
-    """A cluster whose jobs from `first_small` on answer at once; the messages between PEs are counted."""
+    """A cluster whose jobs from number `first_small` on answer at once, and which counts messages between
+    PEs.
+    """
 
     def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch, first_small: int = 0) -> None:
         self.logged: Counter[str] = Counter()
@@ -50,7 +52,7 @@ class Burst:
                     self.cluster.tell(place, WorkerAnswered(worker.number, b""))
 
     def submit(self, jobs: range, client: int = 0) -> None:
-        """Hand jobs in as the service does: a window of them at a time."""
+        """Submit jobs as the service does: only a limited number at a time."""
         for job in jobs:
             while len(self.cluster.pes[client].client.jobs) >= 24:
                 self.play(_STEP_S)
@@ -62,7 +64,7 @@ def test_in_a_burst_pes_go_from_job_to_job_and_no_epoch_tells_of_them(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     burst = Burst(seed, monkeypatch)
-    jobs = range(1, 400, 2)  # odd ones: their descriptions are small
+    jobs = range(1, 400, 2)  # odd numbers, because these jobs have small descriptions
     burst.submit(jobs)
     burst.play(1.0)
     ended = burst.cluster.ended
@@ -81,7 +83,7 @@ def test_a_job_of_another_client_gets_a_pe_in_the_middle_of_a_burst(
     burst = Burst(seed, monkeypatch, first_small=1)
     burst.submit(range(1, 100))
     at_s = burst.cluster.now
-    burst.cluster.submit(0, 2)  # an endless one
+    burst.cluster.submit(0, 2)  # a job that never ends
     burst.submit(range(100, 400))
     burst.play(1.0)
     assert burst.started_s[0] - at_s < 0.05
@@ -92,7 +94,7 @@ def test_a_job_of_another_client_gets_a_pe_in_the_middle_of_a_burst(
 def test_standby_jobs_are_published_where_those_before_them_do_not_end(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    burst = Burst(seed, monkeypatch, first_small=20)  # these 20 run for ever, in turns
+    burst = Burst(seed, monkeypatch, first_small=20)  # the first 20 jobs run for ever, in turns
     burst.submit(range(20))
     burst.play(0.2)
     assert set(burst.cluster.pes[3].balancer.jobs) == set(range(20))

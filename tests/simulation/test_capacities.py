@@ -1,4 +1,6 @@
-"""Ranks of unequal capacity in simulated clusters: shares by capacity, event loops that are shared."""
+"""Ranks of unequal capacity in simulated clusters: shares are proportional to capacity, and the PEs of a rank
+share an event loop.
+"""
 
 import pytest
 from stories import heard_by, post
@@ -31,7 +33,7 @@ def volume(cluster: Cluster, job: int) -> int | None:
 
 
 class Busy(RandomDelays):
-    """Messages arrive after 1 ms, and each keeps an event loop busy for 10 ms."""
+    """A network in which messages arrive after 1 ms, and each keeps an event loop busy for 10 ms."""
 
     handling_s = 0.01
     local_s = 0.002

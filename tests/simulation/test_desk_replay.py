@@ -1,4 +1,6 @@
-"""The calls of a desk's machine lead to the same orders again; where they do not, the line is told."""
+"""A replay of a desk's recorded calls gives the same orders; otherwise the replay names the first different
+line.
+"""
 
 import json
 from pathlib import Path
@@ -38,7 +40,7 @@ def complain(text: str) -> None:
 
 
 class Logged:
-    """A machine of one PE with its log; its hands begin nothing."""
+    """A desk's machine for one PE, with its log; its orders are not carried out."""
 
     def __init__(self, folder: Path, **setting: Any) -> None:
         self.hands: Any = Mock(spec=[*ORDERS])
@@ -67,14 +69,14 @@ class Logged:
 
 
 def of(lines: list[str], **fields: Any) -> int:
-    """The number of the only line with these fields."""
+    """Return the number of the only line with these fields."""
     (number,) = (number for number, line in enumerate(lines, 1) if fields.items() <= json.loads(line).items())
     return number
 
 
 @pytest.fixture
 def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[LineLog]:
-    """Logs of all desks of the simulations in a test."""
+    """Return a list that gets the logs of all desks in the test's simulations."""
     logs: list[LineLog] = []
 
     def logged(hands: Hands, desk: DeskSetting) -> DeskMachine:
@@ -98,7 +100,7 @@ def test_a_random_life_of_desks_comes_to_the_same_orders_again(
 
 
 def turns(logs: list[LineLog]) -> list[str]:
-    """The log of a desk whose jobs are given up for each other, one of them at a time."""
+    """Return the log of a desk whose jobs are given up for each other, one at a time."""
     played = Played(2, DeskPlan(window=3, residents=0))
     played.play_until_one_is_given_up(range(1, 31))
     played.cluster.interrupt(1)
@@ -174,7 +176,9 @@ def test_an_order_that_is_not_given_any_more_is_a_difference(
 
 
 def test_calls_of_the_hands_before_they_return_are_played_within_their_order(tmp_path: Path) -> None:
-    """A job that is interrupted is answered at once, and so is the one that this interrupts."""
+    """An interrupted job is answered at once; its end ends another job, whose call comes within the first
+    order.
+    """
     logged = Logged(tmp_path)
     machine = logged.machine
     logged.take(1), logged.take(2, after=("u.n1",))
@@ -214,7 +218,7 @@ def test_the_clock_that_ends_a_turn_is_asked_again(tmp_path: Path, monkeypatch: 
 
 
 def test_answers_of_the_hands_are_given_again(tmp_path: Path) -> None:
-    """Whether an unknown job has a reply, and whether a job is suspected."""
+    """The answers say whether an unknown job has a reply, and whether a job is suspected."""
     logged = Logged(tmp_path, finished={"u.old": "result"})
     logged.hands.replied.side_effect = lambda identity: "result" if identity == "u.late" else None
     logged.hands.is_suspect.side_effect = lambda job: job == 1
@@ -250,7 +254,7 @@ def test_what_a_call_raised_is_raised_again(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_circle_of_jobs_is_told_in_the_same_words_by_each_process(tmp_path: Path) -> None:
-    """Sets of names have another order in each process."""
+    """A set of names has a different order in each process."""
     logged = Logged(tmp_path)
     for first in (100, 200, 300):
         others = range(first + 1, first + 30)
@@ -272,7 +276,7 @@ def test_a_log_ends_where_the_hands_fail(tmp_path: Path) -> None:
 
 
 def test_each_beginning_of_a_log_can_be_played(tmp_path: Path, life: list[LineLog]) -> None:
-    """A rank that is killed leaves such a log."""
+    """A killed rank leaves an incomplete log."""
     lines, part = turns(life), tmp_path / "part"
     assert len(lines) > 60
     for end in range(1, len(lines), 7):

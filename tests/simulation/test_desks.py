@@ -16,7 +16,7 @@ from mallob_py.simulation.scenario import Scenario
 
 
 class Played:
-    """A cluster with desks."""
+    """A simulated cluster with the desks of its clients."""
 
     def __init__(self, size: int = 2, plan: DeskPlan | None = None, **settings: Any) -> None:
         self.cluster = Cluster(size, 1, Config(**settings), desks=plan or DeskPlan())
@@ -38,7 +38,7 @@ class Played:
         self.cluster.run(until_s=self.cluster.now + seconds)
 
     def find(self, job: int) -> None:
-        """Have the root of the job find a result."""
+        """Let the job's root find a result."""
         place, worker = self.cluster.running(job)[0]
         self.cluster.tell(place, WorkerAnswered(worker, b"result"))
 
@@ -77,7 +77,7 @@ def test_a_job_that_needs_a_result_fails_with_those_that_need_its_own() -> None:
 
 
 def test_a_job_is_interrupted_wherever_it_is() -> None:
-    """It is held, read, in line, at its PE, or waits for its next turn."""
+    """The job is held, read, in line, at its PE, or waits for its next turn."""
     played = Played(1, DeskPlan(window=2, residents=0))
     for job in range(1, 15):
         played.file(job)
@@ -206,5 +206,5 @@ def test_a_random_life_with_desks_ends_well_where_clients_are_lost_and_join(seed
 
 
 def test_a_drain_waits_for_a_worker_that_is_still_to_have_its_description() -> None:
-    """It was ordered away while the worker began, and what that was to hand over went with it."""
+    """The rank was drained while the worker began, and the worker's work was lost with it."""
     Scenario(with_changes(with_desks(draw_plan(100)))).run()

@@ -24,7 +24,7 @@ def _cluster(ranks: int = 8, capacity: int = 1, seed: int = 0) -> Cluster:
 
 
 def _submit(cluster: Cluster, job: int, rank: int, demand: int, **parameters: Any) -> None:
-    """A job, and all of its workers at work."""
+    """Submit a job, and wait until all of its workers are at work."""
     cluster.submit(job, rank, max_demand=demand, **parameters)
     cluster.settle()
     assert len(cluster.running(job)) == demand
@@ -134,7 +134,7 @@ def test_who_was_to_leave_and_stays_meets_what_came_to_its_folder_meanwhile() ->
     cluster = _cluster(2)
     _submit(cluster, 1, rank=0, demand=2)
     cluster.leave(0, asked=0)
-    cluster.hang(1, for_s=0.2)  # it is not ready, and so is left out
+    cluster.hang(1, for_s=0.2)  # rank 1 does not answer in time, so it is left out
     cluster.run(until_s=cluster.now + 1e-3)
     cluster.submit(2, rank=0, max_demand=1)
     cluster.interrupt(1)
@@ -176,7 +176,7 @@ def test_a_newcomer_that_hangs_on_its_way_is_left_out_or_joins(after_s: float) -
 @pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.002, 0.003, 0.004])
 @pytest.mark.parametrize("lost", [0, 1])
 def test_founders_that_are_lost_in_mid_growth_leave_one_sound_system(lost: int, after_s: float) -> None:
-    """Newcomers end with the one that has started them, unless they are members by then."""
+    """Newcomers end with the rank that has started them, unless they are members already."""
     cluster = _cluster(3)
     cluster.submit(1, rank=2, max_demand=5)
     new = cluster.join([1, 1], asked=0)
@@ -192,7 +192,7 @@ def test_founders_that_are_lost_in_mid_growth_leave_one_sound_system(lost: int, 
 
 @pytest.mark.parametrize(("seed", "after_s"), [(0, 0.00225), (4, 0.00125), (5, 0.00325)])
 def test_newcomers_of_a_lost_host_and_of_another_do_not_meet_as_strangers(seed: int, after_s: float) -> None:
-    """The order for the first ones outlives their host; the other ones are told of the members before."""
+    """The order for the first newcomers outlives their host; the others get the former list of members."""
     cluster = _cluster(4, seed=seed)
     cluster.join([1, 1], asked=1)
     cluster.run(until_s=cluster.now + after_s)
@@ -204,14 +204,16 @@ def test_newcomers_of_a_lost_host_and_of_another_do_not_meet_as_strangers(seed: 
 
 def test_a_rank_may_start_others_while_it_waits_for_a_generation() -> None:
     cluster = _cluster(3)
-    cluster.tell_rank(0, Ordered(leaves=(2,)))  # halts at once
+    cluster.tell_rank(0, Ordered(leaves=(2,)))  # rank 0 halts at once
     new = cluster.join([1, 1], asked=0)
     _rest(cluster)
     assert cluster.members_awake() == [0, 1, *new]
 
 
 def test_a_growth_waits_for_no_member_that_has_left() -> None:
-    """It would give the newcomers up after a minute, as that one has not said where it listens."""
+    """Otherwise the newcomers would be given up after a minute, because that member has not sent its
+    address.
+    """
     cluster = _cluster(3)
     late = cluster.hold(lambda source, dest, message: isinstance(message, Listening) and source == 2)
     cluster.tell_rank(0, Ordered(leaves=(2,)))
@@ -237,7 +239,8 @@ def test_an_answer_that_was_on_its_way_is_said_again() -> None:
     place, worker = cluster.running(1)[-1]
     assert place != 0
     cluster.tell(place, WorkerAnswered(worker, b"found"))
-    cluster.tell_rank(0, Ordered(leaves=(3 if place != 3 else 2,)))  # at once: rank 0 halts before it hears
+    # at once, so that rank 0 halts before the answer arrives
+    cluster.tell_rank(0, Ordered(leaves=(3 if place != 3 else 2,)))
     _rest(cluster)
     assert cluster.ended[1].body == b"found"
 
@@ -255,13 +258,15 @@ def test_an_answer_for_a_client_that_is_lost_is_heard_by_its_heir() -> None:
 
 
 def test_an_answer_of_a_former_worker_ends_the_root_that_its_client_has_just_been_given() -> None:
-    """That one does not hear of it by its own result, nor by an epoch, as the job is in none yet."""
+    """The new root learns of the answer neither by its own result nor by an epoch: no epoch has the job
+    yet.
+    """
     cluster = _cluster(4)
     _submit(cluster, 1, rank=3, demand=4)
     place, worker = next(key for key in cluster.running(1) if key[0] in (0, 1))
     cluster.die(3)
     cluster.tell_rank(0, Ordered(leaves=(2,)))
-    cluster.run(until_s=cluster.now + 0.005)  # all are halted, and wait for who is lost
+    cluster.run(until_s=cluster.now + 0.005)  # all ranks are halted, and wait for the lost rank
     cluster.tell(place, WorkerAnswered(worker, b"found"))
     _rest(cluster)
     assert cluster.ended[1].body == b"found"
@@ -341,7 +346,7 @@ def test_a_rank_that_is_drained_leaves_when_its_workers_have_handed_over_what_th
 
 
 def test_a_rank_that_is_drained_as_a_generation_begins_waits_for_the_worker_that_goes_on_there() -> None:
-    """Its parent has not asked for it yet: then it is there, and has something to hand over."""
+    """The worker's parent has not asked for it yet; once it has, the worker has work to hand over."""
     cluster = _cluster(4)
     _submit(cluster, 1, rank=3, demand=4, leaves=True)
     former = cluster.generation_of(1)
@@ -402,7 +407,7 @@ def test_the_last_rank_takes_work_again_though_it_was_to_be_drained() -> None:
 def test_whoever_is_to_be_drained_when_it_is_the_last_rank_takes_work() -> None:
     cluster = _cluster(2)
     cluster.leave(1, asked=0)
-    cluster.drain(0, grace_s=0.1)  # it has halted, so it hears of that when it is alone
+    cluster.drain(0, grace_s=0.1)  # rank 0 has halted, so it handles the drain when it is alone
     _rest(cluster)
     assert cluster.is_there(0)
     _submit(cluster, 1, rank=0, demand=1)
@@ -425,7 +430,7 @@ def test_what_was_known_of_a_tree_two_generations_ago_is_told_in_present_numbers
     _submit(cluster, 1, rank=0, demand=8)
     index_of = {place: process.index for (place, _), process in cluster.processes.items()}
     cluster.leave(3, asked=0)
-    cluster.leave(1, asked=0)  # as soon as that is done
+    cluster.leave(1, asked=0)  # as soon as rank 3 has left
     known = 0
     for _ in range(100):
         cluster.run(until_s=cluster.now + 10e-6)
@@ -453,7 +458,7 @@ def test_of_two_ranks_that_are_both_drained_one_stays_and_takes_work_again() -> 
 
 
 def _shared_by_four_jobs(size: int, seed: int) -> tuple[Cluster, set[tuple[int, int]]]:
-    """All PEs at work, and their processes."""
+    """Return a cluster whose PEs all work for four jobs, and its processes."""
     setting = Setting(pes=size, seed=seed)
     cluster = Cluster(size, seed, setting.protocol, NetworkModel(setting))
     for job in range(1, 5):
@@ -484,7 +489,7 @@ def test_in_large_trees_of_several_jobs_workers_find_their_places_by_those_that_
 def test_a_change_right_after_another_costs_hardly_more_processes_than_one(seed: int) -> None:
     cluster, before = _shared_by_four_jobs(32, seed)
     for address in (16, 21):
-        cluster.leave(address, asked=0)  # the second as soon as the first is done
+        cluster.leave(address, asked=0)  # the second rank leaves as soon as the first has left
     _rest(cluster)
     after = _running(cluster)
     assert len(after) == 30

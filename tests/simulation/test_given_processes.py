@@ -1,4 +1,4 @@
-"""A job whose next turn is at another PE of the same host goes on there with the process that it had."""
+"""A job whose next turn is at another PE of the same host continues there with its former process."""
 
 import random
 from collections import Counter
@@ -16,7 +16,7 @@ from mallob_py.simulation.processes import GIVEN_WITHIN_S, Failing, Step
 
 
 class Watched:
-    """A cluster of four PEs with endless jobs; what its PEs log is counted."""
+    """A cluster of four PEs with endless jobs, and counts of its PEs' log events."""
 
     def __init__(self, jobs: int, seed: int = 0, leaves: bool = False, **setting: Any) -> None:
         self.logged: Counter[str] = Counter()
@@ -35,7 +35,7 @@ class Watched:
         self.cluster.run(until_s=self.cluster.now + seconds)
 
     def moves(self) -> Counter[int]:
-        """How often the processes of each job have moved."""
+        """Return job -> how often its processes have moved."""
         return Counter({one.job: one.moves for one in self.cluster.processes.values() if one.moves})
 
     def processes(self) -> Counter[int]:
@@ -44,7 +44,7 @@ class Watched:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
-    """The messages that clusters send, by kind."""
+    """Return a counter of the messages that clusters send, by kind."""
     counts: Counter[type] = Counter()
     post = Network.post
 
@@ -131,7 +131,7 @@ def test_an_answer_counts_that_was_found_before_the_process_was_to_move() -> Non
 
 
 def test_a_rank_that_dies_takes_no_job_with_it() -> None:
-    """Neither one that it has given away nor one that was on its way to it."""
+    """Neither a job given away by the rank is lost, nor a job on its way to the rank."""
     for seed in range(6):
         watched = Watched(5, seed, detect_s=0.01, patience_s=0.05)
         watched.play(10.0 + seed / 7)

@@ -1,4 +1,4 @@
-"""After the last news a cluster comes to rest, fairly, within so many message delays.
+"""After the last change, a cluster comes to rest with fair volumes within a bounded number of message delays.
 
 All messages take one unit of time and nothing else takes any, so time counts hops on the
 longest chain of messages. A chain is some collectives (events up, epoch down; supplies up,
@@ -18,9 +18,9 @@ from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import RandomDelays
 
 _HOP_S = 0.001
-#: measured over all sizes and kinds of reuse below: at most 12.3
+#: bound on hops per bit of the size; measured over all sizes and kinds of reuse below: at most 12.3
 _HOPS_PER_BIT = 25
-#: the same where volumes are computed together: at most 23.3
+#: bound on hops per bit if all PEs compute the volumes together; measured: at most 23.3
 _HOPS_PER_BIT_TOGETHER = 50
 _QUIET_HOPS = 10
 _HOPS_MAX = 2000
@@ -46,7 +46,7 @@ def _cluster(size: int, seed: int, **settings: Any) -> Cluster:
 
 
 def _hops_to_rest(cluster: Cluster) -> int:
-    """Until the last message has arrived; then all must be fair."""
+    """Return the hops until the last message has arrived; the volumes must then be fair."""
     hops = last = 0
     while hops - last < _QUIET_HOPS:
         sent = cluster.messages_sent
@@ -60,7 +60,7 @@ def _hops_to_rest(cluster: Cluster) -> int:
 
 
 def hops_of_a_life(size: int, seed: int, **settings: Any) -> int:
-    """The most hops that any of some sudden changes took."""
+    """Return the most hops that any of some sudden changes took."""
     choose = random.Random(f"liveness {size} {seed}")
     cluster = _cluster(size, seed, **settings)
     hops = 0
@@ -98,7 +98,7 @@ def test_with_a_routing_tree_it_takes_as_few_rounds(size: int) -> None:
 def test_a_cluster_whose_trees_have_another_number_of_children_is_fair_as_well(
     children: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The protocol knows the shape of trees from `trees.py` alone; a chain has as many layers as workers."""
+    """The shape of trees is defined in `trees.py` alone; with one child per worker, layers equal workers."""
     monkeypatch.setattr(trees, "CHILDREN", children)
     for size in (2, 7, 16):
         layers = size if children == 1 else math.log2(size + 1)

@@ -1,4 +1,4 @@
-"""A worker for which no process can be had is lost, its job goes on, and its PE does not try for ever."""
+"""A worker that gets no process is lost; its job goes on, and its PE does not try for ever."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -35,12 +35,12 @@ from mallob_py.simulation.plan import Breakdown, draw_plan
 from mallob_py.simulation.processes import Failing, Step
 from mallob_py.simulation.scenario import Scenario
 
-#: job 1 comes with its description, that of job 2 has to be fetched
+#: two jobs: requests for job 1 contain its description; the description of job 2 must be fetched
 INLINE, FETCHED = 1, 2
 
 
 def failing_on(*ranks: int, what: Failing, times: int = 10**9) -> Callable[[int, int, Step], Failing | None]:
-    """These ranks fail the first so many times, all ranks if none is named."""
+    """Return a function by which these ranks (none named: all ranks) fail the first `times` times."""
     left = times
 
     def fails(rank: int, job: int, step: Step) -> Failing | None:
@@ -58,7 +58,7 @@ def events(cluster: Cluster, event: str) -> list[tuple[int, dict[str, Any]]]:
 
 
 def with_a_child_that_waits_for_its_description(seed: int = 0) -> tuple[Cluster, int]:
-    """The job has two workers; the second one is about to get its description."""
+    """Return a cluster, and the rank of a job's second worker, which is about to get the description."""
     cluster = cluster_of(4, seed)
     cluster.submit(FETCHED, seed % 4, max_demand=2)
     while 1 not in places(cluster, FETCHED):
@@ -270,7 +270,7 @@ def test_a_root_is_not_started_on_its_clients_own_pe_while_that_rests() -> None:
 
 
 def test_a_resting_pe_goes_on_with_a_worker_that_it_has() -> None:
-    """That needs no process of the host."""
+    """Continuing a suspended worker needs no new process of the host."""
     cluster = cluster_of(2, 1)
     cluster.submit(INLINE, 0, max_demand=2, priority=1.0)
     rest(cluster)

@@ -1,4 +1,4 @@
-"""Measures of made-up runs whose numbers are known."""
+"""Measures of constructed runs whose numbers are known."""
 
 import pytest
 

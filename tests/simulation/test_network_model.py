@@ -1,4 +1,4 @@
-"""The network model: distances, jitter, slow ranks, and what messages cost those who handle them."""
+"""The network model: distances, jitter, slow ranks, and the costs of messages at sender and receiver."""
 
 from statistics import fmean
 
@@ -12,7 +12,7 @@ from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import NetworkModel
 from mallob_py.simulation.setting import Faults, Network, Processes, Setting
 
-#: round numbers, and nothing random
+#: network with round numbers and without jitter
 PLAIN = Network(
     same_rank_us=1.0, same_host_us=10.0, other_host_us=100.0, jitter_us=0.0, handling_us=0.0, sending_us=0.0
 )

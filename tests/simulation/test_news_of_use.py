@@ -1,4 +1,4 @@
-"""News of what workers have used on their way through random lives: most of them arrive."""
+"""Reports of workers' CPU time in random runs: most of them arrive."""
 
 from seeds import seeds
 

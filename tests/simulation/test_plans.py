@@ -1,4 +1,4 @@
-"""Plans are data: they survive a file, can be cut off and thinned out, and play the same again."""
+"""Plans of random runs can be stored, cut off and thinned out, and always play the same."""
 
 from typing import get_args
 
@@ -28,7 +28,7 @@ from mallob_py.simulation.scenario import Scenario, rest_bound_s
 
 
 def _plan_of_some_length() -> Plan:
-    """Whatever the seeds draw at present: more than a few deeds, and quick to play."""
+    """Return the first plan, among the present seeds' plans, with some acts that is quick to play."""
     plans = (draw_plan(seed) for seed in seeds(100))
     return next(plan for plan in plans if 10 < len(plan.deeds) < 40 and plan.size > 4)
 
@@ -73,7 +73,7 @@ def test_deeds_are_in_the_order_of_their_times_and_their_numbers_differ() -> Non
 
 
 def test_a_cut_off_plan_begins_like_the_whole_one() -> None:
-    """The same messages are sent until the first deed that is missing."""
+    """Both plans send the same messages until the first missing act."""
     plan = _plan_of_some_length()
     cut = plan.cut_off(len(plan.deeds) // 2)
     until_s = plan.deeds[len(cut.deeds)].at_s
@@ -146,7 +146,7 @@ def test_random_delays_stay_in_their_ranges() -> None:
 
 
 def test_only_walks_without_limit_may_take_a_time_that_grows_with_the_number_of_pes() -> None:
-    """Twice as many PEs are one more bit for all others."""
+    """All other matchers need a time that grows only with the logarithm of the number of PEs."""
 
     def bound_s(size: int, random_hops: int) -> float:
         plan = _plan_of_some_length()
@@ -208,7 +208,7 @@ def test_nobody_dies_of_whom_all_others_rely_on_to_stay(after_s: float) -> None:
 
 @pytest.mark.parametrize("after_s", [0.4e-3, 0.8e-3, 1.2e-3])
 def test_nobody_dies_beside_one_whom_he_has_left_out(after_s: float) -> None:
-    """That one ends as soon as it hears that it was left out, and nobody would be there."""
+    """The other rank ends as soon as it hears that it was left out, and then no rank would be left."""
     plan = Plan(
         seed=0,
         size=2,

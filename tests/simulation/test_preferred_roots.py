@@ -1,4 +1,4 @@
-"""A root that had better be on a certain PE: it gets there if that is free, and somewhere in any case."""
+"""A root that prefers a certain PE gets this PE if it is free, and another PE otherwise."""
 
 from functools import partial
 
@@ -39,7 +39,7 @@ def root_of(cluster: Cluster, job: int) -> int:
 
 
 def answer_of(cluster: Cluster, job: int) -> None:
-    """The job's root finds the result."""
+    """Let the job's root find the result."""
     answer(cluster, *cluster.running(job)[0])
 
 
@@ -92,7 +92,7 @@ def test_a_pe_that_is_promised_to_somebody_else_passes_the_root_on(seed: int) ->
 def test_chains_of_revisions_end_one_after_the_other_whatever_else_goes_on(
     settings: dict[str, object],
 ) -> None:
-    """Each revision follows the reply of the one before; other jobs fill all PEs, crash and come and go."""
+    """Each revision follows the reply to the revision before; other jobs fill all PEs, crash, come and go."""
     for seed in range(8):
         cluster = cluster_of(1 + seed, seed, **settings)
         last = {100: 100, 200: 200}
@@ -197,7 +197,7 @@ def test_a_preference_for_a_root_that_is_no_longer_deserved_goes_back(seed: int)
 
 @told_with_luck
 def test_a_preference_from_a_coming_epoch_waits_for_it(seed: int) -> None:
-    """The preferred PE is freed by the very epoch in which it is asked."""
+    """The preferred PE becomes free only by the epoch in which it is asked."""
     cluster = cluster_of(4, seed)
     cluster.submit(51, seed % 4)
     rest(cluster)

@@ -1,7 +1,7 @@
-"""Races as texts (`races/`, see `stage.py`): who reads one sees the schedule, and what it comes to.
+"""Races as texts (`races/`, see `stage.py`), which show the schedule of messages and its outcome.
 
-What comes out of a text is written below its commands. After a change of the protocol that is meant to change
-them, `RACES=rewrite pytest tests/simulation/test_race_scripts.py` writes them anew; then read the difference.
+The outcome is written below each command. After a change of the protocol that is meant to change outcomes,
+`RACES=rewrite pytest tests/simulation/test_race_scripts.py` writes them anew; then read the difference.
 """
 
 import os

@@ -33,7 +33,9 @@ from mallob_py.simulation.delays import RandomDelays
 
 
 def test_race_9_workers_without_an_answer_or_a_description_end_with_their_job() -> None:
-    """The end comes with an epoch to every PE, whatever it knows: no flood along the tree."""
+    """Every PE hears of the end by an epoch, whatever it knows of the job, so no message follows the job
+    tree.
+    """
     cluster = cluster_of(16)
     late = cluster.hold(
         lambda _source, _dest, message: isinstance(message, messages.Accepted | messages.Described)
@@ -54,7 +56,7 @@ def test_race_9_a_root_adopted_after_its_job_has_ended_is_sent_away(seed: int) -
     client = seed % 8
     cluster.submit(1, client, max_demand=1)
     rest(cluster)
-    # The client's own PE is busy: the root of job 3 is run elsewhere. Its short description comes with it.
+    # The client's own PE is busy, so job 3's root runs elsewhere. The request contains its short description.
     late = hold_kind(cluster, messages.Adopt, index=0)
     cluster.submit(3, client)
     play(cluster)
@@ -249,7 +251,7 @@ def test_race_15_the_cpu_limit_is_spent_faster_by_more_workers() -> None:
 
 
 def test_the_client_hears_that_the_root_that_was_to_save_its_job_has_left() -> None:
-    """As the system ends, its rank waits for no root that has gone."""
+    """While the system ends, the client's rank must not wait for a root that has left."""
     stage = Stage()
 
     def do(command: str) -> list[str]:
@@ -257,7 +259,7 @@ def test_the_client_hears_that_the_root_that_was_to_save_its_job_has_left() -> N
 
     for command in ("pes 2", "submit 0 job 1 max_demand=1", "settle"):
         do(command)
-    do("submit 0 job 2 max_demand=1 leaves=true")  # where its client is, there is no room
+    do("submit 0 job 2 max_demand=1 leaves=true")  # the client's own PE is taken
     do("settle")
     client = stage.client(0)
     assert do("end 1") == ["1: LeaveWorker worker 0"]

@@ -1,7 +1,7 @@
-"""Races of news: who acts in an older or a newer epoch than the one who is told, each told as a story.
+"""Races of changes: sender and receiver of a message are in different epochs; each race is a scripted test.
 
-Numbers are those of the list of races that a naive version misses. Where the design makes one
-impossible, the test says why and looks on while random clusters live.
+Numbers are those of the list of races that a naive version misses. Where the design makes a race impossible,
+the test says why, and checks random clusters.
 """
 
 from typing import Any
@@ -64,7 +64,9 @@ def test_race_1_a_query_from_a_newer_epoch_waits_until_its_receiver_has_that_epo
 def _parked_in_lives(
     monkeypatch: pytest.MonkeyPatch, *matchers: tuple[Matching, int]
 ) -> set[type[messages.Message]]:
-    """What had to wait for its epoch in some random lives with these matchers and random hops."""
+    """Return the kinds of messages that had to wait for their epoch in some random runs with these
+    matchers.
+    """
     parked: set[type[messages.Message]] = set()
     park = PE._park
 
@@ -86,7 +88,7 @@ def test_race_1_an_adoption_by_prefix_sums_never_comes_from_a_newer_epoch(
 ) -> None:
     """The tree's root numbers epochs and matches; both come down on the same channels, in order.
 
-    So whoever holds a grant of a token knows all epochs in which its request can have been made.
+    So a PE with a grant for its token knows all epochs in which the matched request can have been made.
     """
     assert messages.Adopt not in _parked_in_lives(monkeypatch, (Matching.PREFIX_SUM, 0))
 
@@ -94,7 +96,7 @@ def test_race_1_an_adoption_by_prefix_sums_never_comes_from_a_newer_epoch(
 def test_race_1_an_adoption_at_the_end_of_a_random_walk_waits_for_its_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A walk may be quicker than the epoch in which its request was made."""
+    """A request on a walk may arrive before the epoch in which it was made."""
     walks = (Matching.PREFIX_SUM, 3), (Matching.ROUTING_TREE, 5), (Matching.ROUTING_TREE, -1)
     assert messages.Adopt in _parked_in_lives(monkeypatch, *walks)
 
@@ -173,7 +175,7 @@ def test_race_2_a_child_tells_the_parent_of_an_epoch_that_the_parent_had_before_
     demand(cluster, 1, 3)
     play(cluster)
     demand(cluster, 1, 4)
-    # The parent asks again, but nobody else may be quicker.
+    # The parent asks again, but no other PE can answer faster.
     late_adoptions = hold_kind(cluster, messages.Adopt)
     play(cluster)
     needs(only(late_adoptions, messages.Adopt) and bool(late_epochs.messages))
@@ -191,7 +193,7 @@ def test_race_2_a_child_tells_the_parent_of_an_epoch_that_the_parent_had_before_
 
 @told_with_luck
 def test_race_2_a_parent_keeps_a_child_that_came_later_than_an_epoch_without_room_for_it(seed: int) -> None:
-    """The parent accepts ahead of two epochs: one without room for the child, one with room again."""
+    """The parent accepts before it gets two epochs: one without room for the child, one with room again."""
     cluster = lively(16, seed, reuse=Reuse.NONE)
     late_child = hold_kind(cluster, messages.Adopt, index=3)
     cluster.submit(1, seed % 16, max_demand=4)
@@ -219,7 +221,7 @@ def test_race_2_a_parent_keeps_a_child_that_came_later_than_an_epoch_without_roo
 def test_race_2_a_parent_accepts_a_child_from_an_epoch_with_room_for_it_that_it_has_not_seen(
     seed: int,
 ) -> None:
-    """It need not ask for another one when that epoch comes."""
+    """The parent need not ask for another child when that epoch comes."""
     cluster = lively(16, seed)
     late_child = hold_kind(cluster, messages.Adopt, index=3)
     cluster.submit(1, seed % 16, max_demand=4)
@@ -280,7 +282,7 @@ def test_a_parent_sends_away_a_child_that_came_later_than_the_epoch_in_which_the
 
 @told_with_luck
 def test_race_6_a_failure_of_a_newer_epoch_waits_until_its_receiver_has_that_epoch(seed: int) -> None:
-    """Else the parent would ask in its old epoch again and again, and be told no each time."""
+    """Otherwise the parent would ask again and again in its old epoch, and fail each time."""
     cluster = lively(16, seed)
     late_child = hold_kind(cluster, messages.Adopt, index=3)
     cluster.submit(1, seed % 16, max_demand=4)

@@ -1,4 +1,4 @@
-"""Races of suspended workers, of those who remember them, and of messages between workers."""
+"""Races of suspended workers, of parents that remember them, and of messages between workers."""
 
 from typing import Any
 
@@ -33,7 +33,9 @@ from mallob_py.simulation.network import Hold
 
 
 def _shrunk_by_one(seed: int, **settings: Any) -> tuple[Cluster, int, int, int]:
-    """Job 1 has lost worker 3, which is suspended: (cluster, its rank, its number, its parent's rank)."""
+    """Return a cluster where worker 3 of job 1 is suspended: (cluster, its rank, its number, its parent's
+    rank).
+    """
     cluster = lively(16, seed, **settings)
     cluster.submit(1, seed % 16, max_demand=4)
     rest(cluster)
@@ -109,7 +111,7 @@ def test_race_7_a_query_for_a_worker_that_is_not_wanted_any_more_is_denied(seed:
 
 @told_with_luck
 def test_race_7_a_pe_that_has_denied_a_query_does_not_wait_for_another_one(seed: int) -> None:
-    """It denies since its token is under way, to a request that is void; then it is free for all."""
+    """The PE denies because its token is matched with a void request; afterwards it is free for all jobs."""
     cluster, rank, _, _ = _shrunk_by_one(seed, reuse_patience_s=1000.0)
     late_token, late_grants = (
         hold_kind(cluster, messages.TokenReturned, dest=rank),
@@ -154,7 +156,9 @@ def test_race_8_memory_sent_to_a_worker_that_leaves_meanwhile_is_lost_without_ha
 
 
 def _after_shrinking_in_steps(seed: int = 0) -> tuple[Cluster, dict[int, int]]:
-    """A tree of 32 that has shrunk and grown again, and where its workers were before."""
+    """Return a cluster where a tree of 32 workers has shrunk and grown again, and the workers' former
+    ranks.
+    """
     cluster = cluster_of(32, seed, reuse_patience_s=1.0)
     cluster.submit(1)
     rest(cluster)
@@ -172,7 +176,9 @@ def test_race_8_a_tree_that_shrinks_in_steps_and_grows_again_starts_no_new_proce
 
 
 def test_race_8_a_tree_that_shrinks_in_steps_and_grows_again_has_its_workers_in_their_old_places() -> None:
-    """All but a few, where memory was overtaken by the request for somebody else."""
+    """All but a few workers return; for these few, a new request was faster than the memory of the past
+    worker.
+    """
     at_home = 0
     for seed in range(5):
         cluster, before = _after_shrinking_in_steps(seed)
@@ -194,10 +200,11 @@ def test_race_8_without_reuse_of_what_others_remember_only_parents_find_their_pa
 
 
 def _regrown_with_somebody_else_in_seat_3(seed: int) -> tuple[Cluster, int, Hold, Hold]:
-    """Job 1 has shrunk to its root and grows again; worker 1 asks before it is told who was worker 3.
+    """Return a cluster where job 1 grows again from its root, and worker 1 does not know yet who was worker
+    3.
 
-    Its memory of that, and the adoption by somebody else, are held: (cluster, the rank of the
-    past worker 3, memory, adoption).
+    The messages with this memory and with another PE's adoption are held: (cluster, the rank of the past
+    worker 3, memory, adoption).
     """
     cluster = cluster_of(16, seed, reuse_patience_s=1000.0)
     cluster.submit(1, seed % 16, max_demand=4)
@@ -219,7 +226,7 @@ def _regrown_with_somebody_else_in_seat_3(seed: int) -> tuple[Cluster, int, Hold
 
 @told_with_luck
 def test_race_8_a_pe_that_waits_for_a_seat_which_somebody_else_has_taken_is_released(seed: int) -> None:
-    """It would wait, for no one, until its patience ends."""
+    """Otherwise the PE would wait in vain until its time limit."""
     cluster, past, memory, adoption = _regrown_with_somebody_else_in_seat_3(seed)
     releases = watch(cluster, messages.Release)
     memory.release()
@@ -310,7 +317,7 @@ def test_race_10_a_message_whose_sender_has_left_too_is_dropped(seed: int) -> No
     sent = watch(cluster, messages.TreeMessage)
     late.release()
     rest(cluster)
-    # Once released, once on its way back, and no third time.
+    # Sent once when released, once on its way back, and no third time.
     assert [message.returned for _, _, message in sent] == [False, True]
 
 

@@ -1,7 +1,8 @@
-"""Races of requests that meet idle PEs, each told as a story: matched, but busy; granted, but cancelled.
+"""Races of requests that meet idle PEs, as scripted tests: PEs that are matched but busy, requests that are
+granted but cancelled.
 
-Numbers are those of the list of races that a naive version misses. Where the design makes one
-impossible, the test says why and looks on while random clusters live.
+Numbers are those of the list of races that a naive version misses. Where the design makes a race impossible,
+the test says why, and checks random clusters.
 """
 
 from typing import Any
@@ -42,7 +43,9 @@ from mallob_py.simulation.scenario import Scenario
 
 
 def _pe_takes_its_own_job_while_its_token_is_granted(seed: int) -> tuple[Any, int, Any]:
-    """A PE's grant is late; meanwhile it has run its own job 2. Nobody else is idle."""
+    """Return a cluster where a PE runs its own job 2 while the grant for its token is late; no other PE is
+    idle.
+    """
     cluster = lively(8, seed, 0)
     rank = 1 + seed % 7
     late = hold_kind(cluster, messages.Grant, dest=rank)
@@ -69,7 +72,9 @@ def test_race_5_a_request_whose_idle_pe_has_found_work_takes_part_again(seed: in
 
 
 def test_race_5_whoever_is_asked_to_adopt_is_never_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While its token is granted a PE takes no other work: its own jobs ask too, queries are denied."""
+    """While its token is granted, a PE takes no other work: its own jobs send requests, and it denies
+    queries.
+    """
     adoptions: list[bool] = []
     receive = LocalWorkers.receive_adopt
 
@@ -95,7 +100,7 @@ def test_race_6_the_tokens_of_a_cancelled_bulk_request_take_part_again(seed: int
     demand(cluster, 1, 1)
     rest(cluster)
     root = places(cluster, 1)[0]
-    # Nobody is reused: all of them forget.
+    # No suspended worker is left to be reused.
     for rank, number in suspended(cluster, 1):
         crash(cluster, rank, number)
     active(cluster, root).seats.past.take_all()
@@ -141,7 +146,7 @@ def test_race_6_a_job_that_ends_while_its_request_is_granted_gives_all_tokens_ba
 
 @pytest.mark.parametrize("matcher", Matching)
 def test_walks_within_one_rank_let_time_go_by(matcher: Matching) -> None:
-    """Two PEs of one rank, three jobs: the third one's request walks while the others start."""
+    """With two PEs on one rank and three jobs, the third job's request walks while the other jobs start."""
     cluster = Cluster(2, 0, Config(matcher=matcher, random_hops=NO_LIMIT), capacities=(2,))
     for job in (1, 2, 3):
         cluster.submit(job)
@@ -198,7 +203,7 @@ def test_a_request_without_a_taker_does_not_look_for_one_for_ever_when_its_worke
 
 @told_with_luck
 def test_a_request_without_a_taker_goes_back_to_its_parent_in_the_next_epoch(seed: int) -> None:
-    """It is carried on only as long as its parent certainly is there; all PEs are busy meanwhile."""
+    """The request is passed on only while its parent certainly exists; all PEs are busy meanwhile."""
     cluster, rank, late_grant = _pe_takes_its_own_job_while_its_token_is_granted(seed)
     late_news = hold_kind(cluster, messages.Events, source=rank)
     idle = [place for place in range(8) if is_idle(cluster, place)]

@@ -1,4 +1,4 @@
-"""Races for a place in a job tree, each told as a story: adoptions, offers, and who comes first.
+"""Races for a place in a job tree, as scripted tests: adoptions, offers, and their order.
 
 Numbers are those of the list of races that a naive version misses.
 """
@@ -88,7 +88,7 @@ def test_race_3_a_rejection_of_a_former_stay_does_not_end_this_stay(seed: int) -
 
 
 def _hold_first_adoption(cluster: Cluster, index: int) -> Hold:
-    """Somebody else may get the seat meanwhile."""
+    """Hold the first adoption of this index, so that another PE may get the seat meanwhile."""
     kept: list[int] = []
 
     def test(_source: int, dest: int, message: messages.Message) -> bool:
@@ -199,7 +199,7 @@ def test_an_offer_that_overtakes_the_adoption_of_the_parent_to_be_waits_for_it(s
 
 @told_with_luck
 def test_a_child_whose_parent_to_be_declines_is_sent_away(seed: int) -> None:
-    """The child has adopted in an epoch that wanted it; the parent hears of one that does not."""
+    """The child has adopted in an epoch with a seat for it; the parent gets an epoch without this seat."""
     cluster = lively(32, seed, 16, reuse=Reuse.NONE)
     late_parent = hold_kind(cluster, messages.Adopt, index=1)
     cluster.submit(1, seed % 32, max_demand=4)
@@ -225,7 +225,7 @@ def test_a_child_whose_parent_to_be_declines_is_sent_away(seed: int) -> None:
 def test_a_child_of_somebody_who_has_left_is_sent_away_when_the_token_under_way_there_comes_back(
     seed: int,
 ) -> None:
-    """As long as it is under way, it might make the child's parent of that PE again."""
+    """While the token is under way, it might make the PE the child's parent again."""
     cluster = lively(16, seed, reuse=Reuse.NONE)
     late_child = _hold_first_adoption(cluster, 3)
     cluster.submit(1, seed % 16, max_demand=4)

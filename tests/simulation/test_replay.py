@@ -1,4 +1,6 @@
-"""Stimuli that were written down lead to the same effects again; where they do not, the line is told."""
+"""A replay of recorded stimuli gives the same effects; otherwise the replay names the first different
+line.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -37,7 +39,7 @@ def complain(text: str) -> None:
 
 
 def log_of(folder: Path, *stimuli: AnyRankStimulus) -> Path:
-    """What one rank alone was told, a second apart."""
+    """Write the log of a single rank that got these stimuli, a second apart."""
     origin = Origin((1,))
     node = Node(0, origin, Config(), patience_s=1.0)
     log = StimulusLog(folder, node, origin, 1.0, complain)
@@ -61,7 +63,7 @@ def short_life(folder: Path) -> Path:
 def test_a_life_with_a_loss_comes_to_the_same_effects_again(
     capacities: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """The same file goes on in the generation after."""
+    """The log file continues in the next generation."""
     origin = Origin(capacities)
     nodes = {rank: Node(rank, origin, Config(), patience_s=1.0) for rank in range(len(capacities))}
     logs = {rank: StimulusLog(tmp_path, node, origin, 1.0, complain) for rank, node in nodes.items()}
@@ -97,7 +99,8 @@ def test_random_lives_know_every_stimulus() -> None:
         for pe in scenario.cluster.pes:
             pe.handle = partial(note, pe.handle)  # type: ignore[method-assign]
         scenario.run()
-    others = {SystemEnds, Drain, Received}  # nothing comes after the first two; a node calls `PE.receive`
+    # the first two end a rank's log; a node calls `PE.receive` instead of the third
+    others = {SystemEnds, Drain, Received}
     assert known == set(get_args(AnyStimulus)) - others
 
 
@@ -128,7 +131,7 @@ def test_the_line_with_other_effects_is_told(tmp_path: Path, capsys: pytest.Capt
 def test_an_effect_too_many_or_too_few_is_a_difference(tmp_path: Path) -> None:
     path = short_life(tmp_path)
     lines = path.read_text().splitlines(keepends=True)
-    del lines[2]  # the worker never says that it runs
+    del lines[2]  # the worker never reports that it runs
     path.write_text("".join(lines))
     found = replay_log(path)
     assert isinstance(found, Difference)

@@ -1,4 +1,4 @@
-"""Random lives of clusters, each from a seed; a failure names its seed and how to replay it."""
+"""Random runs of clusters, each from a seed; a failure names its seed and the command for a replay."""
 
 import pytest
 
@@ -14,7 +14,7 @@ _LARGE = (49, 99, 149, 199, 249)
 
 
 def _replayed(seed: int) -> str | None:
-    """Play one seed, whole and cut off; the failure and how to see it again."""
+    """Play one seed, whole and cut off; return the failure and the command for a replay, or None."""
     if (found := play(seed)) is None:
         return None
     return f"{found.failure.text}replay: python -m mallob_py.simulation.fuzz --seed {seed}"
@@ -31,7 +31,7 @@ def test_a_job_that_is_interrupted_while_it_has_been_given_up_ends() -> None:
 
 
 def test_a_job_that_is_given_up_while_its_root_leaves_comes_again() -> None:
-    """Its end was told a second time, after the end of the epoch in which it was over."""
+    """A former fault: the job's end was reported a second time, after the epoch in which it ended."""
     assert _replayed(37000842) is None
 
 
@@ -53,12 +53,14 @@ def test_a_request_that_outlives_its_parent_keeps_no_busy_cluster_from_resting(s
 
 
 def test_who_wakes_up_beside_newcomers_that_know_it_no_more_goes_on_alone() -> None:
-    """Its generation was the later one by name alone, and nobody was left who could tell the others."""
+    """A former fault: only the rank's own generation had a later number, and no rank could tell the
+    newcomers.
+    """
     assert _replayed(90000112) is None
 
 
 def test_a_job_that_is_set_back_right_after_a_change_asks_its_root_by_its_present_number() -> None:
-    """Its root rested at a PE of the last generation, whose number there was not any more."""
+    """A former fault: the root rested at a PE that had another number in the new generation."""
     assert _replayed(90100384) is None
 
 
@@ -87,7 +89,7 @@ def test_the_same_seed_gives_the_same_life(seed: int) -> None:
 
 
 def test_every_job_of_a_random_life_has_ended_once_with_an_outcome() -> None:
-    """And the seeds are wild enough to show all outcomes."""
+    """The seeds must also show all outcomes."""
     outcomes = set()
     for seed in range(300, 330):
         scenario = Scenario(draw_plan(seed))

@@ -1,4 +1,4 @@
-"""A setting is one TOML file: what it leaves out has a default, what is wrong in it is named."""
+"""A setting is one TOML file: missing values have defaults, and errors name the wrong value."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ def refused(folder: Path, text: str) -> str:
 
 
 def defaults(value: object, before: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of all fields."""
+    """Yield (dotted name, value) of all fields."""
     assert isinstance(value, msgspec.Struct)
     for name in value.__struct_fields__:
         field = getattr(value, name)

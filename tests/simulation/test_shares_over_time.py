@@ -15,7 +15,7 @@ from mallob_py.simulation.cluster import Cluster
 
 
 class Watched:
-    """A cluster, and who has run on it for how long."""
+    """A cluster, with the time for which each job has run."""
 
     def __init__(self, size: int, seed: int = 0, hosts: int = 1, **settings: Any) -> None:
         self.cluster = Cluster(size, seed, Config(**settings), observe=self._observe, hosts=hosts)
@@ -38,14 +38,14 @@ class Watched:
             self.created[fields["job"]] += 1
 
     def worked_s(self) -> dict[int, float]:
-        """For how long the processes of each job have run so far."""
+        """Return for how long the processes of each job have run so far."""
         worked_s = dict(self._worked_s)
         for job, since_s in self._since.values():
             worked_s[job] = worked_s.get(job, 0.0) + self.cluster.now - since_s
         return worked_s
 
     def play(self, seconds: float) -> dict[int, float]:
-        """For how long the processes of each job run meanwhile."""
+        """Let time pass; return for how long the processes of each job run meanwhile."""
         before = self.worked_s()
         self.cluster.run(until_s=self.cluster.now + seconds)
         return {job: worked_s - before.get(job, 0.0) for job, worked_s in self.worked_s().items()}
@@ -133,7 +133,7 @@ def test_a_root_whose_workers_leave_in_order_rests_with_its_process_too() -> Non
 
 @pytest.mark.parametrize("hosts", [1, 4])
 def test_of_a_job_that_saves_no_two_roots_are_kept(hosts: int) -> None:
-    """Both would go on from where they were, and do the same work."""
+    """Two kept roots would both continue and do the same work."""
     watched = Watched(4, hosts=hosts)
     for job in range(5):
         watched.cluster.submit(job, job % 4, leaves=True)
@@ -168,9 +168,11 @@ def test_a_cpu_limit_counts_what_a_job_has_used_and_a_wallclock_limit_runs_while
     assert timed.stats.pe_s < 1.6
 
 
-@pytest.mark.parametrize("seed", range(6))  # in each of these some jobs are given up
+@pytest.mark.parametrize("seed", range(6))  # with each seed, some jobs are given up
 def test_no_time_limit_counts_the_rests_of_a_job(seed: int) -> None:
-    """Of many jobs on few PEs each has its whole limit, however they come, rest, are given up and go on."""
+    """Each of many jobs on few PEs gets its whole time limit, however jobs come, rest, are given up and go
+    on.
+    """
     watched = Watched(1 + seed % 4, seed)
     choose, jobs = random.Random(seed), range(12)
     limits_s = [choose.choice((0.3, 1.0, 2.5)) for _ in jobs]
@@ -225,7 +227,7 @@ def test_where_volumes_are_computed_together_jobs_wait_in_order() -> None:
 
 
 def _given_up(leaves: bool) -> Watched:
-    """Of three jobs on one PE, the second has been given up twice."""
+    """Return a cluster with three jobs on one PE, where the second job has been given up twice."""
     watched = Watched(1)
     for job in (1, 2, 3):
         watched.cluster.submit(job, leaves=leaves, cpu_limit_s=5.0 if job == 2 else 0.0)
@@ -281,7 +283,7 @@ def test_a_job_that_is_to_be_given_up_goes_on_where_no_others_want_its_place() -
 
 
 def test_who_was_asked_before_a_job_was_given_up_is_no_root_of_it() -> None:
-    """It will hear that the job has ended, and end its worker."""
+    """A PE asked before is no root; it will hear that the job has ended, and end its worker."""
     cluster = Cluster(2)
     for job in (1, 2, 3, 4, 5):
         cluster.submit(job)

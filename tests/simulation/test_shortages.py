@@ -1,4 +1,6 @@
-"""A host is short of memory: past workers are dropped, running ones paused, and their jobs go on."""
+"""If a host is short of memory, past workers are dropped, running workers are paused, and their jobs go
+on.
+"""
 
 import pytest
 from seeds import seeds
@@ -43,7 +45,7 @@ def unpause(cluster: Cluster, rank: int) -> None:
 
 
 def with_four_workers(seed: int = 0) -> tuple[Cluster, dict[int, int]]:
-    """Job 1 at rest on four of eight PEs: (cluster, rank of each worker)."""
+    """Return a cluster with job 1 at rest on four of eight PEs, and the rank of each worker."""
     cluster = lively(8, seed, bystanders=1)
     cluster.submit(1, seed % 8, max_demand=4)
     rest(cluster)
@@ -129,7 +131,7 @@ def test_the_root_of_a_job_is_never_paused() -> None:
 
 @pytest.mark.parametrize("job", [1, 2])
 def test_a_paused_worker_gets_another_process_and_knows_its_children_when_there_is_memory(job: int) -> None:
-    """The description of job 2 has to be fetched once more, that of job 1 is at hand."""
+    """Job 2's description must be fetched once more; job 1's description is still there."""
     cluster = cluster_of(8)
     cluster.submit(job, max_demand=4)
     rest(cluster)

@@ -1,4 +1,4 @@
-"""A failing life becomes a small one that fails in the same way, here with rules broken on purpose."""
+"""A failing random run is reduced to a small run with the same failure; rules are broken here on purpose."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -17,25 +17,25 @@ from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import failure_of, schedule_of
 from mallob_py.simulation.shrinking import Shrunk, minimal
 
-#: more than enough on a busy machine, for lives of that size
+#: time limit for shrinking, more than enough for runs of this size on a busy machine
 _SHRINK_SECONDS = 2 * DEADLINE_S
 _SEEDS = 2000
 _SIZE_MAX = 31
 _DEEDS_MAX = 40
-#: the kind of the failures that are shrunk here
+#: words in the text of the failures that are shrunk here
 _RACE = "which is over"
 
 
 def break_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PEs adopt whatever is asked for: the rule of race 2 is gone."""
+    """Break the rule of race 2: PEs adopt also outdated requests."""
     monkeypatch.setattr(LocalWorkers, "is_obsolete", lambda _workers, _request: False)
 
 
 @pytest.fixture(name="all_found", scope="module")
 def fixture_all_found() -> list[fuzz.Found]:
-    """What fails first with the broken rule.
+    """Return the first failures with the broken rule.
 
-    Which seeds these are changes with whatever changes the plans or the order of messages.
+    The failing seeds differ after every change of plans or of the order of messages.
     """
     with pytest.MonkeyPatch.context() as monkeypatch:
         break_the_rule(monkeypatch)
@@ -55,7 +55,7 @@ def fixture_all_shrunk(all_found: list[fuzz.Found]) -> list[Shrunk]:
 
 @pytest.fixture(name="found")
 def fixture_found(monkeypatch: pytest.MonkeyPatch, all_found: list[fuzz.Found]) -> list[fuzz.Found]:
-    """The same, for a test in which the rule is broken."""
+    """Return the first failures, and break the rule in the test, too."""
     break_the_rule(monkeypatch)
     return all_found
 
@@ -134,7 +134,7 @@ def test_a_schedule_tells_all_deeds_and_the_end(found: list[fuzz.Found]) -> None
 def test_a_schedule_tells_when_messages_arrive_as_the_cluster_delivers_them(
     found: list[fuzz.Found], all_shrunk: list[Shrunk], which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where only some of them are slow, and some have to wait for an earlier one."""
+    """The schedule is right even if only some messages are slow, and some wait for an earlier message."""
     for plan in (found[which].plan, all_shrunk[which].plan):
         arrived: list[tuple[float, int, int, AnyWireMessage]] = []
         with monkeypatch.context() as noting:

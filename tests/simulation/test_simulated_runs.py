@@ -1,4 +1,4 @@
-"""Simulated runs: replayed by their seed, sound at rest, and measured alike by summary and report."""
+"""Simulated runs: a seed always gives the same run, invariants hold at rest, and summary and report agree."""
 
 import io
 from pathlib import Path
@@ -28,7 +28,7 @@ def one_job(**changes: float) -> JobSpec:
 
 
 def played(setting: Setting, *specs: JobSpec, log: SimulationLog | None = None) -> Simulation:
-    """A run of these jobs; without any, of the setting's own."""
+    """Play these jobs, or if none are given, the jobs of the setting."""
     simulation = Simulation(setting, log)
     simulation.submit_all(specs or job_stream(setting.jobs, setting.pes, setting.seconds, setting.seed))
     simulation.play()
@@ -116,7 +116,9 @@ def test_a_job_whose_speed_is_its_volume_is_done_so_much_sooner() -> None:
 
 
 def test_a_job_that_loses_half_its_volume_halfway_takes_longer_by_that() -> None:
-    """60 PE seconds on 12 PEs; from 3 s on another job of equal priority has six of these."""
+    """The job needs 60 PE-seconds on 12 PEs; from 3 s on, another job of equal priority has six of the
+    PEs.
+    """
     specs = [one_job(work_s=60.0, speedup=1.0), one_job(arrival_s=4.0, client=1)]
     simulation = played(SMALL, *specs)
     (job,) = simulation.measures.ended
@@ -197,7 +199,7 @@ def test_report_and_measures_agree_on_utilisation_and_created_workers(tmp_path: 
 
 
 def test_the_log_is_on_the_disk_when_the_run_is_over(tmp_path: Path) -> None:
-    """Though it is too small to fill any buffer."""
+    """The log must be written although it is too small to fill a buffer."""
     simulation = played(Setting(pes=2, seconds=2.0), one_job(), log=open_log(tmp_path / "new" / "folder"))
     lines = (tmp_path / "new" / "folder" / LOG_NAME).read_bytes().splitlines()
     assert msgspec.json.decode(lines[0])["event"] == "start"
@@ -240,7 +242,7 @@ def test_one_job_on_one_pe_keeps_it_busy_from_its_arrival_on() -> None:
 
 
 def test_utilisation_leaves_out_the_first_tenth_or_minute() -> None:
-    """The job comes at 60 s: that is a tenth of 600 s, and less than a tenth of 1000 s."""
+    """The job comes at 60 s: at a tenth of 600 s, or at the first minute of 1000 s."""
     for seconds in (600.0, 1000.0):
         summary = played(Setting(pes=1, seconds=seconds), one_job(arrival_s=60.0)).summary()
         assert summary.utilisation == pytest.approx(1.0, abs=0.001)

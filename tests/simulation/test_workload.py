@@ -1,4 +1,4 @@
-"""Streams of jobs: drawn ones keep to bounds and seed, read ones are right or refused by line."""
+"""Streams of jobs: drawn jobs respect bounds and seed; files are read right, or refused with the line."""
 
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ def drawn(jobs: Jobs | None = None, pes: int = 100, seconds: float = HOUR_S, see
 
 
 def bursts(specs: list[JobSpec]) -> list[list[JobSpec]]:
-    """Jobs that come together from one client."""
+    """Return the jobs grouped by client and arrival time."""
     ordered = sorted(specs, key=lambda spec: (spec.client, spec.arrival_s))
     return [list(group) for _, group in groupby(ordered, lambda spec: (spec.client, spec.arrival_s))]
 
@@ -109,7 +109,7 @@ def test_so_many_jobs_are_solved_and_all_of_these_before_their_limit(solved: flo
 
 
 def test_solved_jobs_take_a_third_of_their_limit_on_average() -> None:
-    """That is the mean of a uniform number's square."""
+    """A third is the mean of a uniform number's square."""
     shares = [spec.work_s / spec.wallclock_limit_s for spec in drawn(Jobs(solved=1.0), seconds=5 * HOUR_S)]
     assert fmean(shares) == pytest.approx(1 / 3, rel=0.03)
 

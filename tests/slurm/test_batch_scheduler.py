@@ -92,7 +92,7 @@ class Batch:
         return "".join(path.read_text() for path in paths if path.exists())
 
     def state(self, job: int) -> str:
-        """Once it has ended."""
+        """Wait until a job has ended; return its state."""
 
         def ended() -> str:
             answer = requests.ask(self.batch_dir, requests.Queue(100, 100))
@@ -106,7 +106,7 @@ class Batch:
         poll_until(lambda: "JobState=CANCELLED" in self.cluster.run("scontrol", "show", "job", self.job))
 
 
-#: the node that Slurm has started the script's guard on, and that of its slots
+#: script that prints the node where Slurm has started its guard, and the node of its slots
 WHERE = "echo $(tr '\\0' '\\n' < /proc/$PPID/environ | sed -n s/^SLURMD_NODENAME=//p) $(sort -u $NODE_FILE)\n"
 
 

@@ -47,7 +47,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Batch:
-    """A folder from which scripts are submitted, and what comes of it."""
+    """A folder from which scripts are submitted, and the jobs and services of these scripts."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
@@ -62,7 +62,7 @@ class Batch:
             f'#!/bin/sh\nPYTHONPATH="{path}" exec "{sys.executable}" -m mallob_py.cli.main "$@"\n'
         )
         command.chmod(0o755)
-        # The nodes are one machine; ranks of different nodes shall not use its memory to talk.
+        # All nodes are one machine, but ranks of different nodes must not exchange messages by its memory.
         self._environment = {
             "VENV": str(folder / "venv"),
             "API_DIR": str(self.api_dir),
@@ -117,7 +117,7 @@ class Batch:
         return reply
 
     def ranks(self) -> dict[int, str]:
-        """Processes of ranks, and their nodes."""
+        """Return process of a rank -> its node."""
         found = {}
         for pid in self.cluster.processes():
             with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ class Batch:
         return found
 
     def command(self, *words: str) -> str:
-        """What `mallob-py` says to these."""
+        """Run a command of `mallob-py` for this service; return its output."""
         return self.cluster.run(self.folder / "venv/bin/mallob-py", *words, "--api-dir", self.api_dir)
 
     def logged(self, event: str) -> int:
@@ -137,7 +137,7 @@ class Batch:
         return sum(text.count(f'"event":"{event}"') for text in texts)
 
     def workers(self) -> int:
-        """How many are at work."""
+        """Return the number of busy PEs."""
         return int(json.loads(self.command("status", "--json"))["busy"])
 
     def check_clean_end(self) -> None:
@@ -179,7 +179,7 @@ def test_a_service_on_two_nodes_answers_ends_at_scancel_and_goes_on_in_the_next_
 
 
 def test_the_signal_before_the_time_limit_ends_the_service_cleanly(batch: Batch) -> None:
-    # Slurm sends it up to a minute early, so perhaps soon after the start.
+    # Slurm sends the signal up to a minute early, so perhaps soon after the start.
     batch.serve("--time=2", "--signal=B:TERM@75")
     long = batch.drop("long", application="SLEEP", wallclock_limit="1h")
     poll_until(lambda: batch.logged("accepted") or batch.state != "RUNNING", batch.story)
@@ -263,7 +263,7 @@ def test_an_allocation_gives_back_a_node_that_its_service_has_left(batch: Batch)
     poll_until(lambda: batch.workers() == 4, batch.story)
     assert batch.command("drain", "n2", "--grace", "0").startswith("2 ranks, before 4")
     batch.cluster.run("scontrol", "update", f"JobId={batch.job}", "NodeList=n1")
-    # The node is there for others.
+    # The node is available for other jobs.
     other = batch.cluster.granted("--exclusive", "--nodes=1", "--nodelist=n2")
     batch.cluster.run("scancel", other)
     short = batch.drop("short", application="NOOP")

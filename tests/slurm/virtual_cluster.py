@@ -184,8 +184,8 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _configuration(folder: Path) -> str:
-    # MPICH names memory after the job, and killed ranks leave it behind: two clusters on this machine must
-    # not use equal numbers of jobs.
+    # MPICH names shared memory after the job's number, and killed ranks leave it behind: two clusters on this
+    # machine must not use the same numbers.
     host = socket.gethostname().split(".")[0]
     controller, *nodes = _free_ports(1 + NODES)
     lines = [

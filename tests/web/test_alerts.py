@@ -14,7 +14,7 @@ from mallob_py.service.telemetry.status import Counters, ServiceStatus
 from mallob_py.web.metrics import metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
-#: minutes of samples: all is well, jobs fail, the service goes
+#: plan of samples by the minute: no faults, then failing jobs, then no service
 _PLAN = """
 rule_files: [{rules}]
 evaluation_interval: 1m
@@ -47,7 +47,7 @@ tests:
 
 
 def told() -> dict[str, set[str]]:
-    """The labels of each number that /metrics gives, as Prometheus parses it."""
+    """Return name -> labels of each number at /metrics, as Prometheus parses the page."""
     counters = Counters()
     for outcome in ("result", "failed", "refused"):
         counters.replied(outcome)

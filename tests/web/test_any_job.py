@@ -1,4 +1,4 @@
-"""Whatever somebody sends as a job: it is handed in, or refused with a word, and nothing is left behind."""
+"""Any data sent as a job is handed in, or refused with an error; nothing is left behind."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from mallob_py.web import ApiError
 from mallob_py.web.jobs import Jobs
 from mallob_py.web.store import Record, Store
 
-#: with unpaired surrogates
+#: texts, also with unpaired surrogates
 TEXTS = st.one_of(
     st.text(st.characters(codec=None), max_size=8),
     st.sampled_from(

@@ -1,4 +1,4 @@
-"""Connections and users of the web server, without sockets: who waits, who is cut off, who shares what."""
+"""Connections and users of the web server, without sockets: waits, cut-offs, and bounds for each user."""
 
 import asyncio
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_a_further_silent_connection_takes_the_oldest_place_of_the_peer_with_mos
 
 
 class Loop:
-    """Timers of a connection, which a test rings."""
+    """A stand-in for an event loop, whose timers the test fires."""
 
     def __init__(self) -> None:
         self.timers: list[tuple[float, Any, Mock]] = []
@@ -149,7 +149,7 @@ def test_what_a_user_may_hold_is_counted_for_each_user() -> None:
 
 
 def test_a_large_answer_waits_in_a_file_until_it_is_read_or_cannot_be(tmp_path: Path) -> None:
-    """Of one user, as many bytes as may be; small ones stay in memory."""
+    """One user has as many bytes of answers as permitted; small answers stay in memory."""
     body = b"x" * (LARGE_BYTES + 1)
 
     async def play() -> None:
@@ -178,7 +178,7 @@ def test_a_large_answer_waits_in_a_file_until_it_is_read_or_cannot_be(tmp_path: 
 
 
 def _request(bodies: list[bytes], user: str, closes: asyncio.Event | None = None) -> Request:
-    """What sends these pieces, and then nothing for ever or, once it `closes`, is gone."""
+    """Return a request that sends these pieces, and then nothing, or disconnects when `closes` is set."""
     pieces = iter(bodies)
 
     async def receive() -> dict[str, Any]:
@@ -221,7 +221,7 @@ def test_slow_uploads_of_one_user_stop_no_other_user(receiver: Receiver) -> None
 def test_an_upload_that_comes_too_slowly_is_ended(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A byte now and then, for ever: it is never silent for long."""
+    """The upload sends a byte now and then, so it is never silent for long."""
     monkeypatch.setattr(receiving, "_SILENCE_MAX_S", 0.5)
 
     async def trickle() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The last minutes: what is kept, and that it is bounded."""
+"""The history of the last minutes: its content, and its bounds."""
 
 import msgspec
 import pytest

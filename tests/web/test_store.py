@@ -17,7 +17,7 @@ from mallob_py.web.store import Ended, Record, Store, load_token, now
 def test_what_users_hand_in_is_for_the_server_and_the_service_only(umask: int, tmp_path: Path) -> None:
     previous = os.umask(umask)
     try:
-        (tmp_path / "web").mkdir(mode=0o755)  # as an earlier version made it
+        (tmp_path / "web").mkdir(mode=0o755)  # with the mode that an earlier version gave it
         store = Store(tmp_path)
         upload = store.begin()
         upload.path.write_text("p cnf 0 0\n")

@@ -1,4 +1,4 @@
-"""The course of a job: what is kept of it, and that it is bounded."""
+"""The recorded course of a job: its content, and its bounds."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Many who wait for many jobs: an end costs a look at this job, not at all others."""
+"""Many requests wait for many jobs: the end of a job costs a read of this job's files only."""
 
 import asyncio
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def jobs(tmp_path: Path, store: Store) -> Jobs:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One entry for each look at all jobs without a reply."""
+    """Return a list that gets an entry at each search for all jobs without a reply."""
     done: list[None] = []
     look = PendingJobs.look
 
@@ -86,7 +86,7 @@ def answer(directory: JobDirectory, internal_id: int, job: JobFile) -> None:
         job.identity,
         result_reply(job, internal_id, Ending(Outcome.RESULT), JobStatistics(), path),
     )
-    directory.take()  # replies leave with the next turn at the latest
+    directory.take()  # replies are published at the next turn at the latest
 
 
 def test_ends_of_many_jobs_are_seen_without_looking_at_all_jobs_for_each(
@@ -133,7 +133,7 @@ def test_who_waits_is_woken_by_the_reply_of_this_job_alone(tmp_path: Path) -> No
             assert not other.done()
             (tmp_path / "u.b.json").write_text("{}")
             await asyncio.wait_for(other, DEADLINE_S)
-        while len(asyncio.all_tasks()) > tasks:  # nothing is watched for nobody
+        while len(asyncio.all_tasks()) > tasks:  # no file is watched when no request waits
             await asyncio.sleep(0.001)
 
     asyncio.run(asyncio.wait_for(run(), DEADLINE_S))

@@ -68,7 +68,7 @@ def status_with(user: str) -> ServiceStatus:
 
 
 def samples(status: ServiceStatus | None) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """As Prometheus reads the page: values by name and labels."""
+    """Return (name, labels) -> value, as Prometheus reads the page."""
     families = text_string_to_metric_families(metrics(status, 7, 0).decode())
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -157,7 +157,7 @@ def test_the_guide_tells_of_the_numbers_that_are_here_alone() -> None:
 def test_the_dashboard_asks_for_numbers_that_there_are() -> None:
     dashboard = json.loads((REPOSITORY / "docs" / "grafana.json").read_text())
     there = samples(status_with("u"))
-    # what depends on the host: ranks of this service run nowhere
+    # values that depend on the host are added, because this service has no ranks
     labels_of = {
         "mallob_py_rank_resident_memory_bytes": {"rank"},
         "mallob_py_loop_turns_per_second": {"host"},
@@ -171,11 +171,11 @@ def test_the_dashboard_asks_for_numbers_that_there_are() -> None:
         assert len(asked) == query["expr"].count("mallob_py_") > 0, query
         known = set().union(*(labels_of[name] for name, _ in asked))
         for name, selector in asked:
-            wanted = set(re.findall(r"(\w+)[!=~]+", selector)) - {"job"}  # given by Prometheus
+            wanted = set(re.findall(r"(\w+)[!=~]+", selector)) - {"job"}  # Prometheus adds the label `job`
             assert wanted <= labels_of[name], query
         assert set(re.findall(r"\{\{(\w+)\}\}", query["legendFormat"])) <= known, query
     shown = {name for query in queries for name in re.findall(r"mallob_py_\w+", query["expr"])}
-    # the text of a panel or of nothing: how old numbers are, when the service began
+    # not shown as a curve: the age of the numbers, and the service's start
     unseen = {f"mallob_py_{name}" for name in ("ranks", "generation", "status_age_seconds")}
     unseen.add("mallob_py_start_time_seconds")
     assert {name for name, _ in there} - unseen <= shown

@@ -1,4 +1,4 @@
-"""The transport's promises, by a world that is there anyway: order, completeness, hosts, a closing together.
+"""The transport's promises, tested in one existing MPI world: order, completeness, hosts, a common end.
 
 What needs a world of its own (ranks that die, hang or flood) is in tests/ranks/test_transport.py.
 """
@@ -40,7 +40,7 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv("MALLOB_PY_DOORBELL", "off")
     linked = "links" in request.param
     if request.param == "no links between hosts":
-        monkeypatch.setenv("MALLOB_PY_BELL_ADDRESS", "192.0.2.1")  # which no host has
+        monkeypatch.setenv("MALLOB_PY_BELL_ADDRESS", "192.0.2.1")  # an address that no host has
     one = Transport(start_mpi(), RankLoss.IF_LINKED if linked else RankLoss.RESTART)
     several = "hosts" in request.param and one.size > 2
     assert (one.rank_loss is RankLoss.SURVIVE) is (linked and not ("no" in request.param and several))
@@ -54,7 +54,7 @@ def run_until(
     handle: Callable[[Any], None],
     act: Callable[[], None] = lambda: None,
 ) -> None:
-    import turns  # initialises MPI
+    import turns  # this import initialises MPI
 
     turns.run_until(transport, done, handle, act)
 
@@ -152,7 +152,7 @@ def test_long_control_messages_keep_their_place_among_others_of_their_sender(tra
 
 @pytest.mark.mpi(min_size=3)
 def test_a_long_control_message_does_not_delay_those_of_other_ranks(transport: Any) -> None:
-    """Rank 1 sends one that takes 100 times as many turns as the answer that rank 2 gives and gets."""
+    """Rank 1 sends a message that takes 100 times as many turns as the exchange with rank 2."""
     long_bytes, order = 50_000_000, []
 
     def handle(arrival: Any) -> None:
@@ -232,7 +232,7 @@ def test_a_rank_that_all_others_can_wake_for_sure_parks_for_as_long_as_it_likes(
     parked_s = transport.park_timeout_s(3600.0)
     assert (parked_s == 3600.0) is (bell.available and not bell.has_remote_peers)
     assert parked_s == 3600.0 or parked_s < 0.1
-    time.sleep(0.01)  # what has rung before has come
+    time.sleep(0.01)  # earlier rings have arrived
     at_last_s = [transport.park_timeout_s(3600.0) for _ in range(3)][-1]
     assert (at_last_s > 1.0 / RESTS_BELOW) is bell.available, "it rests where nothing comes"
 

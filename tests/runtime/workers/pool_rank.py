@@ -1,4 +1,4 @@
-"""A rank's worker processes under test: a pool, its events so far, and waits for events."""
+"""A pool of worker processes under test, with its events so far and waits for events."""
 
 import select
 import time

@@ -1,4 +1,4 @@
-"""A worker's process goes on at another rank of the host: two pools, and real processes between them."""
+"""A worker's process goes on at another rank of its host: tests with two pools and real processes."""
 
 import math
 import os
@@ -19,13 +19,13 @@ from mallob_py.runtime.workers.giving import Given, GivingSocket
 from mallob_py.runtime.workers.pool import TAKE_UP_S
 
 pytestmark = pytest.mark.usefixtures("patient")
-#: the worker at the rank that is to have the process
+#: key of the worker at the rank that takes the process
 THERE = (KEY[0], 12)
 DESCRIPTION = wire.Inline(b"")
 
 
 class Host:
-    """Two ranks: 0 gives, 1 takes."""
+    """Two ranks on one host: rank 0 gives processes to rank 1."""
 
     def __init__(self, make: Make, folder: Path) -> None:
         self.giver, self.taker = make(), make()
@@ -83,7 +83,8 @@ def test_a_process_goes_on_at_another_rank_and_answers_there(host: Host) -> None
     code, seen = result_of(host.taker.hear(stimuli.WorkerAnswered)[0])
     assert (code, seen) == (0, [0, 3]), "it knows its present place"
     assert [event.worker for event in host.taker.of(stimuli.WorkerAnswered)] == [THERE[1]]
-    host.taker.until(lambda: is_gone(pid))  # it is no process of this rank's server: nothing begins with it
+    # this rank's server did not fork the process, so the process is not used again
+    host.taker.until(lambda: is_gone(pid))
     host.giver.turn()
     assert stimuli.WorkerAnswered not in events_of(host.giver, KEY[1])
     assert stimuli.WorkerCrashed not in events_of(host.giver, KEY[1])
@@ -138,7 +139,7 @@ def test_one_that_is_wanted_elsewhere_before_it_has_come_goes_on_to_there(
 
 
 def _deliver_until_unsent(host: Host, further: int) -> int:
-    """Send a process that rests more than its socket holds; how many messages these are."""
+    """Send a resting process more messages than its socket holds; return their number."""
     (link,) = (one for one in host.giver.pool.processes.links.values() if one.pid == host.giver.pid())
     count = 0
     while not link.has_outgoing:
@@ -150,7 +151,7 @@ def _deliver_until_unsent(host: Host, further: int) -> int:
 
 
 def test_messages_on_their_way_arrive_in_order(host: Host) -> None:
-    """What the giver had not sent to the end is sent on by the taker."""
+    """The taker sends the messages that the giver had not sent completely."""
     pid = host.rest("ECHO", index=1)
     count = _deliver_until_unsent(host, 2)
     host.await_it(index=1)
@@ -194,7 +195,8 @@ def test_a_process_ends_with_the_rank_that_has_it_even_one_that_rests(host: Host
             host.taker.pool.suspend(THERE)
             host.taker.until(lambda pid=pid: state_of(pid) == "T")
         link = next(one for one in host.taker.pool.processes.links.values() if one.pid == pid)
-        # Closed as by the kernel when the rank is gone; but its number stays taken, for its owner to close.
+        # Closed as by the kernel at the rank's end, but the number stays in use, so that its owner can close
+        # it.
         os.dup2(link.descriptors[1], link.descriptors[2])
         host.giver.until(lambda pid=pid: is_gone(pid))
         host.taker.hear(stimuli.WorkerCrashed, 1 + rests)
@@ -270,7 +272,7 @@ def test_a_process_for_a_rank_that_is_gone_ends(host: Host) -> None:
 
 
 def test_more_processes_than_the_kernel_lets_wait_come_all_the_same(tmp_path: Path) -> None:
-    """What cannot be sent keeps its descriptors, although the sender closes its own."""
+    """A process that cannot be sent keeps its descriptors, although the sender closes its own copies."""
     now_s = 0.0
     giver, taker = GivingSocket(tmp_path, 0, lambda: now_s), GivingSocket(tmp_path, 1)
     read_end, write_end = os.pipe()

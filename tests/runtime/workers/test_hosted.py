@@ -1,4 +1,4 @@
-"""What workers have used is told often at first, ever more seldom, and completely once they stop."""
+"""Workers' CPU time is reported often at first, then ever more seldom, and completely when they stop."""
 
 import math
 from pathlib import Path
@@ -13,7 +13,7 @@ JOB, WORKER = 7, 3
 
 
 class FakePool:
-    """Processes that use one second of CPU time per second."""
+    """A pool whose processes use one second of CPU time per second."""
 
     def __init__(self) -> None:
         self.used_s: dict[tuple[int, int], float] = {}
@@ -44,7 +44,7 @@ class Host:
         self.workers.execute(1, StartWorker(WORKER, JOB, 0, 1, Description(0, b"")), self.now)
 
     def run(self, until_s: float) -> int:
-        """Look whenever wanted; how often that was."""
+        """Measure whenever it is due; return the number of measurements."""
         looks = 0
         while self.workers.cpu_look_at_s <= until_s:
             self.now = self.workers.cpu_look_at_s

@@ -1,4 +1,4 @@
-"""Processes kept for the next revision: they save work, and nothing hangs on them."""
+"""Processes kept for the next revision save work, and no result depends on them."""
 
 import array
 import json
@@ -36,7 +36,7 @@ def start(
 
 
 def answer(rank: Rank, job: int) -> tuple[list[int], int]:
-    """The revisions that the process of the job's worker has seen, and its id."""
+    """Return the revisions that the process of the job's worker has seen, and the process id."""
 
     def results() -> list[stimuli.WorkerAnswered]:
         return [event for event in rank.of(stimuli.WorkerAnswered) if event.worker == job]
@@ -53,7 +53,7 @@ def ask(rank: Rank, job: int, revision: int, **further: Any) -> tuple[list[int],
 
 
 def run(rank: Rank, job: int, revision: int, **further: Any) -> int:
-    """A worker that is at work; its process."""
+    """Start a worker, wait until it runs, and return its process."""
     start(rank, job, revision, **further)
     rank.until(lambda: stimuli.WorkerStarted(job) in rank.seen)
     return rank.pid((job, job))
@@ -110,7 +110,7 @@ def test_a_kept_process_that_does_not_turn_to_the_next_revision_is_replaced(rank
 def test_a_kept_process_that_dies_is_replaced_unnoticed(rank: Rank) -> None:
     _, pid = ask(rank, 10, 0)
     os.kill(pid, signal.SIGKILL)
-    assert ask(rank, 11, 1)[0] == [1]  # whether the rank has heard of the death or not
+    assert ask(rank, 11, 1)[0] == [1]  # also if the rank has not noticed the death yet
     pid = run(rank, 12, 2, then="wait")
     rank.pool.terminate((12, 12))
     os.kill(pid, signal.SIGKILL)
@@ -142,7 +142,7 @@ def test_nothing_is_kept_of_a_chain_that_has_ended(rank: Rank) -> None:
     other = run(rank, 11, 1, then="wait", chain=6)
     rank.pool.processes.discard_all(rank.pool.kept.drop_chain(CHAIN))
     rank.until(lambda: is_gone(pid))
-    rank.pool.processes.discard_all(rank.pool.kept.drop_chain(6))  # its worker ends later
+    rank.pool.processes.discard_all(rank.pool.kept.drop_chain(6))  # the process's worker ends later
     rank.pool.terminate((11, 11))
     rank.until(lambda: is_gone(other))
     assert not rank.kept_pids()
@@ -196,7 +196,7 @@ def test_a_fork_server_that_dies_takes_what_is_kept_with_it(rank: Rank) -> None:
     rank.pool.terminate((10, 10))
     start(rank, 11, 1)
     os.kill(rank.server.pid, signal.SIGKILL)
-    # The kept process answers before it is gone, or is gone before it has begun, or in between.
+    # The kept process answers before it ends, or ends before it has begun, or in between.
     ends = (stimuli.WorkerAnswered, stimuli.WorkerCrashed)
     rank.until(lambda: any(isinstance(event, ends) and event.worker == 11 for event in rank.seen))
     if not rank.of(stimuli.WorkerCrashed):

@@ -1,4 +1,4 @@
-"""Signals to a worker reach what it has started, on kernels of any age, and nobody else."""
+"""Signals to a worker reach all processes that it has started, and no others, on old and new kernels."""
 
 import contextlib
 import errno
@@ -28,7 +28,7 @@ PROGRAM = r"import os, signal; os.fork(); os.write(1, b'%d\n' % os.getpid()); si
 
 
 class Group:
-    """A worker process that has started another one, in a group of their own."""
+    """A process group: a worker process, and another process that it has started."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         command = [sys.executable, "-c", PROGRAM]

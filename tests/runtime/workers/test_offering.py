@@ -1,4 +1,4 @@
-"""What a worker passes on of the offers of its application."""
+"""Which offers of its application a worker passes on."""
 
 import math
 from typing import Any

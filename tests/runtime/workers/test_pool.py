@@ -1,4 +1,4 @@
-"""Worker processes: what the rank is promised of them, with real processes and signals."""
+"""Worker processes: the pool's promises to the rank, with real processes and signals."""
 
 import array
 import errno
@@ -104,7 +104,8 @@ def test_a_worker_that_goes_on_after_its_result_is_ended_by_terminate(rank: Rank
 
 @pytest.mark.parametrize("what", ["thread", "thread that Python does not list", "child"])
 def test_a_process_that_was_left_with_threads_or_children_is_not_used_again(make: Make, what: str) -> None:
-    rank = make(preload=("LITTER",))  # else it would not be used again as one from before the import
+    # preloaded: a process from before the import would not be used again in any case
+    rank = make(preload=("LITTER",))
     rank.run("LITTER", what=what)
     pids = result_of(rank.hear(stimuli.WorkerAnswered)[0])[1]
     rank.until(lambda: all(map(is_gone, pids)))
@@ -161,7 +162,7 @@ def test_what_a_process_has_started_is_killed_when_it_dies(rank: Rank) -> None:
     child = int(said.data)
     try:
         os.kill(rank.pid(), signal.SIGKILL)
-        poll_until(lambda: is_gone(child))  # before the pool hears of it: this is the fork server's
+        poll_until(lambda: is_gone(child))  # the fork server ends the child before the pool notices
     finally:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
@@ -184,7 +185,8 @@ def test_a_result_tells_the_cpu_time_of_its_own_task_with_its_children(rank: Ran
 def test_the_cpu_time_of_a_worker_can_be_asked_while_it_runs(rank: Rank) -> None:
     assert rank.pool.cpu_seconds_of(KEY) is None
     rank.run("WORK", cpu_s=0.2, then="wait")
-    rank.until(lambda: (rank.pool.cpu_seconds_of(KEY) or 0.0) >= 0.35)  # four times up to a tick is lost
+    # up to a clock tick is lost, four times
+    rank.until(lambda: (rank.pool.cpu_seconds_of(KEY) or 0.0) >= 0.35)
 
 
 def test_a_crash_tells_the_cpu_time_used_until_then(rank: Rank) -> None:
@@ -227,7 +229,8 @@ def test_a_worker_suspended_before_it_has_a_process_runs_only_when_resumed(rank:
 
 
 def test_a_worker_that_leaves_in_order_sends_a_last_message_and_its_process_is_used_again(make: Make) -> None:
-    rank = make(PoolOptions(warm=1), preload=("LEAVE",))  # else it would be one from before the import
+    # preloaded: otherwise the process would be from before the import
+    rank = make(PoolOptions(warm=1), preload=("LEAVE",))
     rank.run("LEAVE")
     assert rank.of(stimuli.WorkerStarted) == [stimuli.WorkerStarted(KEY[1], leaves=True)]
     pid = rank.pid()
@@ -256,7 +259,7 @@ def test_what_comes_to_a_worker_that_has_just_left_is_known_to_be_missed(make: M
 
 def test_what_a_worker_took_while_it_left_is_not_missed(rank: Rank) -> None:
     rank.run("LEAVE")
-    os.kill(rank.pid(), signal.SIGSTOP)  # so that it finds both
+    os.kill(rank.pid(), signal.SIGSTOP)  # stopped, so that it finds both messages together
     rank.pool.leave(KEY)
     rank.pool.deliver(KEY, TreeMessage(1, b"mine", sender=(3, 4)))
     os.kill(rank.pid(), signal.SIGCONT)
@@ -396,7 +399,7 @@ def test_progress_is_passed_on_now_and_then(rank: Rank) -> None:
     rank.run("FAR", done=7)
     rank.hear(stimuli.WorkerAnswered)
     told = rank.of(stimuli.WorkerProgresses)
-    assert 1 <= len(told) <= 20  # of hundreds of reports
+    assert 1 <= len(told) <= 20  # few of the hundreds of reports are passed on
     assert told[0].progress == Progress(7.0, None, "a unit with a very l")
 
 
@@ -543,7 +546,7 @@ def test_reads_of_which_nothing_comes_leave_their_turn_to_others(
         rank.pool.read(number, read([pipe], tmp_path / f"description.{number}"))
     failed = rank.hear(ReadFailed)[0]
     assert "did not come" in failed.message
-    # It has stood still longest; on a busy machine a process may do so before one that was asked earlier.
+    # The process stopped for longest; on a busy machine, it need not be the one that was asked first.
     standing: list[int] = []
     for event in rank.seen[: rank.seen.index(failed)]:
         if isinstance(event, ReadStalled):
@@ -601,7 +604,7 @@ def test_reads_beyond_the_limit_wait_for_their_turn(make: Make, tmp_path: Path) 
     while len(rank.of(ReadDone)) < 12:
         most = max(most, len(rank.busy_pids()))
         rank.turn()
-    assert most <= 4  # two that read, and two that have read and are about to offer themselves again
+    assert most <= 4  # two that read, and two that have read and are about to report that they are idle
 
 
 def test_a_process_that_has_read_for_nobody_leaves_no_file(make: Make, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The pool as a machine: no processes, no sockets, no clock but those of the test."""
+"""The pool as a machine: the test stands in for all processes, sockets and clocks."""
 
 import random
 import signal
@@ -22,7 +22,7 @@ DESCRIPTION = wire.Inline(encode_description("A", {}, {}))
 
 
 class Link:
-    """A process that does what the test says."""
+    """A stand-in for a process, which does what the test says."""
 
     def __init__(self, forked: wire.Forked) -> None:
         self.serial, self.pid, self.generation = forked.serial, forked.pid, forked.generation
@@ -58,7 +58,7 @@ class Link:
 
 
 class Host:
-    """The fork server, what is ready, and the time."""
+    """Stand-ins for the fork server, ready descriptors and the clock."""
 
     def __init__(self, options: PoolOptions | None = None) -> None:
         self.now_s = 0.0
@@ -77,7 +77,7 @@ class Host:
         link = self.all_links[forked.serial] = Link(forked)
         return link
 
-    # the fork server, and the watch on links
+    # used for the fork server and for the watch on links
 
     def fileno(self) -> int:
         return 0
@@ -111,13 +111,13 @@ class Host:
 
     def wake(self) -> None: ...
 
-    # what the test does
+    # methods for the test
 
     def report(self, message: wire.FromServer) -> None:
         self.reports.append(ServerPacket(message, (3, 4) if isinstance(message, wire.Forked) else ()))
 
     def fork(self, generation: int = 0) -> None:
-        """All processes that have been asked for."""
+        """Report all requested processes as forked."""
         for request in self.asked:
             for _ in range(request.count if isinstance(request, wire.Fork) else 0):
                 self.serials += 1
@@ -130,13 +130,13 @@ class Host:
         return happened
 
     def bury(self) -> None:
-        """Tell of those that have been killed."""
+        """Report the ends of all killed processes."""
         for link in list(self.pool.processes.links.values()):
             if link.is_killed:
                 self.report(wire.Exited(link.serial, "killed", 0.0))
 
     def later(self, generation: int = 0) -> None:
-        """Until as many stand ready as should."""
+        """Let a second pass, in which the pool gets its spare processes back."""
         self.now_s += 1.0
         self.bury()
         self.poll()
@@ -144,7 +144,7 @@ class Host:
         self.poll()
 
     def start(self, number: int, chain: int = 0) -> Link:
-        """A worker at work."""
+        """Start a worker; return its process."""
         self.pool.start((number, number), 0, 1, (), DESCRIPTION, chain, chain and number)
         self.fork()
         self.poll()
@@ -224,7 +224,7 @@ def test_a_worker_that_is_stopped_before_it_runs_starts_first_one_at_a_time(host
 
 
 def _run(host: Host, generation: int = 0) -> list[int]:
-    """The jobs that have a process, as soon as there are those that were asked for."""
+    """Fork all requested processes; return the jobs that have a process."""
     host.poll()
     host.fork(generation)
     host.poll()
@@ -322,7 +322,7 @@ def _has_to_read(link: Link) -> bool:
 
 
 def _ahead(host: Host, *says: wire.FromWorker) -> Link:
-    """A process that has read the input of job 2 and begun with it."""
+    """Return a process that has read the input of job 2 and begun to work on the job."""
     link = host.start(1, chain=9)
     host.end(link)
     host.pool.read(2, _read(), 9)
@@ -373,7 +373,7 @@ def test_a_process_that_is_ahead_is_stopped_unless_its_job_begins_soon(host: Hos
 
 @pytest.mark.parametrize(("job", "index"), [(3, 0), (2, 1)])
 def test_a_process_that_is_ahead_of_another_job_is_of_no_use(host: Host, job: int, index: int) -> None:
-    """Its job may have left the chain, and it knows clauses that are none then."""
+    """The job that the process works on may have left the chain, and then its clauses are wrong."""
     link = _ahead(host, wire.ResultFound(b"", 0, 0.0), wire.Idle(0))
     host.pool.read(4, _read(), 9)
     host.pool.start((job, 5), index, 1, (), DESCRIPTION, 9, 1)
@@ -548,7 +548,7 @@ GB = 1 << 30
 
 
 class Memory:
-    """The kernel's kills and the room on a host of 16 GB."""
+    """The kernel's kills and the free memory on a simulated host of 16 GB."""
 
     def __init__(self, host: Host) -> None:
         self.kills = 0
@@ -570,7 +570,7 @@ def _at_work(host: Host, job: int) -> Link:
 
 
 def _tried(host: Host) -> list[int]:
-    """The jobs that have got a process since they were asked for last."""
+    """Fork all requested processes; return the jobs that got a process."""
     before = {serial: len(link.got) for serial, link in host.all_links.items()}
     host.poll()
     host.fork()
@@ -735,7 +735,7 @@ def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
                 host.is_gone = True
         host.now_s += draw.choice((0.0, 0.01, 2.0))
         take_in()
-    # All that is left can go on, and does.
+    # All remaining jobs can go on, and do.
     for _ in range(20):
         for one in sorted(open_numbers):
             host.pool.resume((one, one), 0, 1, ())
@@ -753,7 +753,7 @@ def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
 
 def test_who_inspects_applications_asks_for_their_names_and_asks_a_new_server_again() -> None:
     host = Host()
-    assert wire.FindApplications() not in host.asked  # other ranks' servers have better things to do
+    assert wire.FindApplications() not in host.asked  # not asked before it is needed
     host.pool.inspect_applications()
     assert host.asked.count(wire.FindApplications()) == 1
     host.is_gone = True

@@ -1,4 +1,4 @@
-"""What workers print: in a file for each job, bounded, whatever lies there."""
+"""Workers' output goes to a bounded file for each job, whatever entries exist in its folder."""
 
 import mmap
 import os
@@ -38,7 +38,7 @@ def text_of(folder: Path, job: int) -> str:
 
 
 def test_what_each_job_prints_is_in_its_file_when_it_has_ended(rank: Rank, folder: Path) -> None:
-    for job in (1, 2, 3):  # by the same process
+    for job in (1, 2, 3):  # all jobs run in the same process
         rank.start("PRINT", (job, job), text=f"of {job}")
         rank.hear(stimuli.WorkerAnswered, job)
     rank.until(lambda: all(text_of(folder, job).count("\n") == 3 for job in (1, 2, 3)))
@@ -130,7 +130,7 @@ def test_strangers_in_the_place_of_our_files_are_let_be(
 ) -> None:
     put(tmp_path / name, kind, tmp_path / "elsewhere")
     before = found(tmp_path)
-    if name == "output/7.log" and kind is Kind.FILE:  # of this user, so it is taken for ours
+    if name == "output/7.log" and kind is Kind.FILE:  # a file of this user counts as the service's own
         return
     files = OutputFiles(str(folder), size_max_bytes=10)
     if name == "output" and kind is Kind.FOLDER:

@@ -1,4 +1,4 @@
-"""Shared memory that others have filled: an input that was read waits for room, for a while."""
+"""If other programs have filled the shared memory, an input waits for room, up to a time limit."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ MB = 1 << 20
 
 
 class Shm:
-    """Shared memory of 100 MB that others have filled for so long, and the time."""
+    """Shared memory of 100 MB that other programs fill for `full_s`, and a clock."""
 
     def __init__(self, full_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full_s = full_s

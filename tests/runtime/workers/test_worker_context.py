@@ -1,4 +1,4 @@
-"""What a running worker sees of its job, with a rank of which there is only a socket."""
+"""A worker's context; only a socket stands for the rank."""
 
 import socket
 
@@ -20,5 +20,5 @@ def test_who_is_told_to_leave_does_not_wait_for_messages_first(monkeypatch: pyte
         ours.sendall(wire.frame(wire.Leave()))
         assert context.poll(timeout_s=60) == []
         assert (context.leaving, waits) == (True, [])
-        context.poll(timeout_s=1)  # messages still come
+        context.poll(timeout_s=1)  # messages are still received
         assert waits == [1]

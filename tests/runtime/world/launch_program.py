@@ -35,7 +35,7 @@ def rank_program(mode: str, argument: str) -> None:
     world = start_mpi()
     rank = world.Get_rank()
     world.Barrier()
-    forget_shared()  # as ranks of a service do; killed ranks would leave the file behind
+    forget_shared()  # as ranks of a service do: MPI's shared file must not outlive killed ranks
     if mode == "crash" and rank == 1:
         abort_world(7)
     if mode in ("wait", "stubborn"):

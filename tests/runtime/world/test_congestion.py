@@ -1,4 +1,4 @@
-"""Who is sent only what it must have, since much waits: for it, or for all peers together."""
+"""Peers get only indispensable messages while too many bytes wait for them, or for all peers together."""
 
 from typing import cast
 
@@ -17,7 +17,7 @@ PEERS = 64
 
 
 class WaitingLinks:
-    """Connections for which so many bytes wait."""
+    """Connections with these numbers of waiting bytes."""
 
     def __init__(self) -> None:
         self.bytes = dict.fromkeys(range(1, PEERS), 0)

@@ -1,4 +1,4 @@
-"""Deadlines of what may block, and ranks without a launcher."""
+"""Deadlines of calls that may block, and ranks without a launcher."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ def test_who_blocks_longer_is_ended_and_says_for_what() -> None:
 
 
 def test_who_keeps_pythons_lock_meanwhile_is_ended_by_the_kernel() -> None:
-    # Within a short time a busy machine may not have come to the lock; then it ends as in the test above.
+    # On a busy machine, the deadline may come before the lock is taken; the exit code is then 7.
     codes = (run(patience_s, "locked").returncode for patience_s in growing(0.1))
     assert next(code for code in codes if code != 7) == -signal.SIGALRM
 

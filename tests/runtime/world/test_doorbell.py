@@ -1,4 +1,4 @@
-"""Doorbells between hosts, at which strangers can ring."""
+"""Doorbells between hosts, to which any program can send datagrams."""
 
 import socket
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def udp_socket() -> socket.socket:
 
 @pytest.fixture
 def bells() -> Iterator[list[Doorbell]]:
-    """Of two ranks on two hosts."""
+    """Yield the doorbells of two ranks on two hosts."""
     sockets = [udp_socket(), udp_socket()]
     places = [Bell(host, 0, b"", *each.getsockname()) for host, each in enumerate(sockets)]
     made = [Doorbell(rank, places, SECRET, None, each) for rank, each in enumerate(sockets)]
@@ -29,7 +29,7 @@ def bells() -> Iterator[list[Doorbell]]:
 
 
 def place_of(bell: Doorbell) -> tuple[str, int]:
-    """As `ss` or a port scan tells it to everybody."""
+    """Return a doorbell's address, which every user can find out by `ss` or a port scan."""
     with socket.fromfd(bell.fileno(), socket.AF_INET, socket.SOCK_DGRAM) as same:
         host, port = same.getsockname()
         return host, port
@@ -46,7 +46,7 @@ def test_a_ring_is_told_from_what_strangers_send(bells: list[Doorbell]) -> None:
 
 
 def test_a_flood_does_not_keep_the_rank(bells: list[Doorbell]) -> None:
-    """For each datagram that is taken off the socket a stranger sends another one."""
+    """For each datagram that the rank receives, a stranger sends another one."""
 
     class Flooded(socket.socket):
         taken = 0

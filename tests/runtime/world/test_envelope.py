@@ -1,4 +1,4 @@
-"""What is sealed for a PE comes out as it was, with who sent it and for whom."""
+"""A message sealed for a PE is unsealed unchanged, with its sender and its receiver."""
 
 import pytest
 

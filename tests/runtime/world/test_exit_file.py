@@ -4,7 +4,7 @@ from pathlib import Path
 from mallob_py.runtime.world.exit_file import ExitFile, Said
 from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RUNNING
 
-#: ranks may be silent for so long, and half as long again until that is acted upon
+#: time for which ranks may be silent; after half as long again, the launching process acts
 TIMEOUT_S = 10.0
 
 
@@ -26,7 +26,7 @@ def test_ranks_that_are_at_work_have_come_up_and_left_no_code(tmp_path: Path) ->
 
 def test_ranks_are_silent_when_the_file_does_not_change_any_more(tmp_path: Path) -> None:
     file = ExitFile(tmp_path, TIMEOUT_S)
-    assert not any(file.is_silent(now) for now in range(100))  # they have not come up
+    assert not any(file.is_silent(now) for now in range(100))  # the ranks have not started up
     written(file).write_bytes(RUNNING)
     heard = [100.0 + file.look_s * look for look in range(400)]
     silent = [file.is_silent(now) for now in heard]

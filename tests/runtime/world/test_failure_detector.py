@@ -1,4 +1,4 @@
-"""Watching others: silence is counted in the watcher's own waking time."""
+"""Detection of silent ranks: silence counts only while the watching rank itself runs."""
 
 import math
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_a_rank_that_does_not_beat_is_noticed() -> None:
 
 
 def found_out_s(ranks: int, hung: set[int], timeout_s: float, until_s: int = 200) -> dict[int, int]:
-    """When each of those that hang from the start has been found out; they are left out at once."""
+    """Return when each rank that hangs from the start is detected; detected ranks are excluded at once."""
     rings = {rank: Ring(rank, range(ranks), timeout_s) for rank in range(ranks) if rank not in hung}
     heard: dict[int, set[int]] = {rank: set() for rank in rings}
     found: dict[int, int] = {}
@@ -104,7 +104,7 @@ def test_who_is_behind_one_that_hangs_and_lives_is_never_accused_and_not_asked_f
     ring = Ring(3, range(4), 10.0)
     asked = []
     for second in range(60):
-        # Rank 2 is silent for six seconds now and then.
+        # Rank 2 is silent for six of every ten seconds.
         ring.heard({0, 1, *({2} if second % 10 >= 6 else ())})
         assert not ring.beat(float(second))
         asked.append(set(ring.sought))

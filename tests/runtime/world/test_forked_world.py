@@ -168,7 +168,7 @@ def test_ranks_that_are_killed_within_mpi_leave_nothing_in_shared_memory() -> No
 
 @pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
 def test_what_is_left_when_all_are_killed_within_mpi_is_gone_with_the_next_start() -> None:
-    """The ranks end with the process that has started them."""
+    """The process that has started the ranks is killed, and the ranks end with it."""
     done = run([sys.executable, "-c", textwrap.dedent(PROGRAM), "all", "within MPI"])
     assert done.returncode == -signal.SIGKILL
     first, *_ = done.stdout.splitlines()
@@ -179,7 +179,7 @@ def test_what_is_left_when_all_are_killed_within_mpi_is_gone_with_the_next_start
 
 @pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
 def test_what_ranks_leave_behind_holds_up_no_end() -> None:
-    """It has what the rank had open, such as the pipe by which that tells how it ends."""
+    """A process left by a rank has the rank's open files, such as the pipe that reports the rank's end."""
     done = run([sys.executable, "-c", textwrap.dedent(PROGRAM), "none", "left behind"])
     assert done.stdout == "ended 0\n", done.stderr
 

@@ -1,4 +1,6 @@
-"""The parent of a rank under MPICH's mpiexec: what it says and passes on, how it ends, and what it costs."""
+"""The parent of a rank under MPICH's mpiexec: what it prints and passes on, how it ends, and how much memory
+it takes.
+"""
 
 import os
 import signal
@@ -14,7 +16,7 @@ from waiting import DEADLINE_S, poll_until
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.guard import CRASHED, epitaph, is_needed
 
-#: says its process id, and does a line of Python after the other until its input ends
+#: program of a rank that prints its process id, and executes lines of Python from its input
 _RANK = """
 import os, signal, sys
 from mallob_py.runtime.world import guard
@@ -27,7 +29,7 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 
-#: a guard that has little patience
+#: program of a guard with a short time limit, whose rank hangs
 _RANK_THAT_HANGS = """
 import os, signal
 from mallob_py.runtime.world.guard_process import PASSED_ON, guard
@@ -43,7 +45,7 @@ guard(rank, reader, grace_s=0.1)
 
 
 class Guarded:
-    """A guard with its rank, whose process manager we are."""
+    """A guard with its rank; the test is their process manager."""
 
     def __init__(self) -> None:
         self.manager, theirs = socket.socketpair()
@@ -76,11 +78,11 @@ class Guarded:
         print(line, file=self._input, flush=True)
 
     def end(self) -> tuple[int, str]:
-        """The guard's exit code, and what it has said."""
+        """Wait for the guard's end; return its exit code and its messages."""
         return self.process.wait(DEADLINE_S), self._errors.read()
 
     def taken_leave(self) -> bytes:
-        """What the process manager has heard; the guard has ended."""
+        """Return what the process manager has received, after the guard's end."""
         return self.manager.recv(1 << 10)
 
     def close(self) -> None:
@@ -178,7 +180,7 @@ def test_a_rank_that_may_be_lost_needs_no_end_of_mpi_that_would_wait_for_the_dea
     for name in ("_link", "_parent", "_takes_leave"):
         monkeypatch.setattr(guard, name, getattr(guard, name))
     guard.may_be_lost()
-    assert not guard.needs_no_farewell()  # nobody hears it
+    assert not guard.needs_no_farewell()  # no process reads the farewell
     reader, writer = os.pipe()
     guard.report_to(writer)
     guard.may_be_lost()

@@ -1,4 +1,4 @@
-"""A newcomer that nobody takes in: turns and time are counted here, nothing waits."""
+"""A newcomer that no rank takes in; the test counts turns and time, and nothing really waits."""
 
 import os
 import tempfile
@@ -20,7 +20,7 @@ TURNS_MAX = 100
 
 
 class Time:
-    """Stands for `time` and `select`: a second passes at each turn."""
+    """A stand-in for `time` and `select`, by which each turn takes a second."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -35,7 +35,7 @@ class Time:
 
 @pytest.fixture
 def host() -> Iterator[Links]:
-    """The rank that has started the newcomer, and never has a turn."""
+    """Yield the connections of the rank that has started the newcomer; this rank never runs."""
     links = Links(0)
     with tempfile.TemporaryDirectory() as short:  # the path of a socket has 107 characters at most
         folder = PrivateFolder.create(Path(short))
@@ -45,7 +45,7 @@ def host() -> Iterator[Links]:
 
 
 def test_a_newcomer_to_whom_nobody_speaks_ends(host: Links, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would be there for ever if its host hangs, or has forgotten it."""
+    """Otherwise the newcomer would stay for ever if its host hangs or has forgotten it."""
     time = Time()
     monkeypatch.setattr(joining, "time", time)
     monkeypatch.setattr(joining, "select", time)

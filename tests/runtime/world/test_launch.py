@@ -137,7 +137,7 @@ def fake_mpiexec(folder: Path, body: str) -> Path:
 
 @pytest.fixture
 def only_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is PATH, with a Python beside which there is no mpiexec."""
+    """Return the only folder on PATH; there is no mpiexec beside Python."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere" / "python"))
     return tmp_path

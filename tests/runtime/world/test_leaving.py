@@ -1,4 +1,4 @@
-"""Whose exit code is that of the world, and who speaks where that rank hangs."""
+"""Which rank's exit code becomes that of the world, and which rank reports if this rank hangs."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from mallob_py.runtime.world.mpi import RUNNING
 
 
 def left_by(rank: int, code: int, file: Path, *, speaker: int = 0) -> str:
-    """What is in the file when a rank has left that could not meet the others."""
+    """Let a rank leave without meeting the others; return the content of the exit file."""
     program = f"from mallob_py.runtime.world.mpi import leave; leave({rank}, {code}, False, {speaker})"
     env = dict(os.environ) | {EXIT_FILE_VARIABLE: str(file)}
     assert subprocess.run([sys.executable, "-c", program], env=env, check=False).returncode == 0

@@ -20,7 +20,7 @@ SECRET = os.urandom(SECRET_BYTES)
 
 
 class Two:
-    """Rank 0 listens behind the proxy, rank 7 connects."""
+    """The connections of two ranks: rank 0 listens behind the proxy, rank 7 connects."""
 
     def __init__(self, folder: Path) -> None:
         self.links = Links(0), Links(7)
@@ -99,7 +99,7 @@ def test_the_end_of_a_rank_is_told_soon_by_its_port(two: Two, dead: int, tmp_pat
     two.turn()
     gone.close()
     if dead == 0:
-        two.proxy.close()  # it has the port
+        two.proxy.close()  # the proxy has rank 0's port
     two.await_that(lambda: two.ended != [], only=left.rank)
     assert [peer for peer, _ in two.ended] == [dead]
     assert two.found[left.rank] == [b"last words"]
@@ -108,7 +108,7 @@ def test_the_end_of_a_rank_is_told_soon_by_its_port(two: Two, dead: int, tmp_pat
 
 def test_a_peer_that_is_not_reached_is_lost_after_some_patience_and_may_be_back(two: Two) -> None:
     old, _ = two.links
-    listener = socket.create_server(("127.0.0.1", 0))  # takes connections, and says nothing
+    listener = socket.create_server(("127.0.0.1", 0))  # a program that takes connections and sends nothing
     target, two.proxy.target = two.proxy.target, listener.getsockname()
     for each in two.links:
         each.patience_s = 1.0
@@ -125,7 +125,7 @@ def test_a_peer_that_is_not_reached_is_lost_after_some_patience_and_may_be_back(
 
 
 def test_who_has_got_hold_of_the_port_learns_no_secret(two: Two) -> None:
-    """Such as another user of the host, after a rank has ended."""
+    """Another user of the host may take over the port after a rank has ended."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     two.proxy.target = listener.getsockname()
@@ -160,9 +160,9 @@ def strangers_hello(secret: bytes, rank: int, peer: int, received: int) -> bytes
     "said",
     [
         strangers_hello(bytes(SECRET_BYTES), 7, 0, 0),
-        strangers_hello(SECRET, 7, 0, 5),  # more than was ever said
-        strangers_hello(SECRET, 8, 0, 0),  # nobody knows that one
-        strangers_hello(SECRET, 7, 3, 0),  # it was said to another rank
+        strangers_hello(SECRET, 7, 0, 5),  # claims more than was ever sent
+        strangers_hello(SECRET, 8, 0, 0),  # no rank has this number
+        strangers_hello(SECRET, 7, 3, 0),  # it was sent to another rank
     ],
     ids=["secret", "received", "rank", "peer"],
 )

@@ -21,7 +21,7 @@ def sleeper() -> subprocess.Popen[bytes]:
 
 
 def record_of(pid: int) -> RankProcess:
-    """As the process itself would tell it."""
+    """Return a process's record, as the process itself would announce it."""
     own = process_here()
     with open(f"/proc/{pid}/stat") as stat:
         began = int(stat.read().rsplit(")", 1)[1].split()[19])
@@ -47,7 +47,7 @@ def test_the_death_of_a_rank_of_this_host_is_heard_of_once(processes: list[subpr
     assert peers.take_dead() == []
     assert not is_readable(peers)
     processes[1].send_signal(signal.SIGKILL)
-    assert is_readable(peers, DEADLINE_S)  # though nobody has taken its status
+    assert is_readable(peers, DEADLINE_S)  # although no process has waited for it
     assert peers.take_dead() == [2]
     assert peers.take_dead() == []
     assert not is_readable(peers)
@@ -112,14 +112,14 @@ def test_a_rank_for_which_there_is_no_descriptor_is_seen_until_its_process_has_e
     peers = LocalPeers(0, {0: process_here(), 1: record_of(processes[0].pid)}, {0: 0, 1: 0})
     assert peers.is_seen(1)
     processes[0].kill()
-    poll_until(lambda: not peers.is_seen(1))  # though nobody has taken its status
+    poll_until(lambda: not peers.is_seen(1))  # although no process has waited for it
     peers.close()
 
 
 def test_a_rank_of_which_proc_cannot_be_read_now_is_not_taken_for_dead(
     processes: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pidfd may have been the last descriptor there was."""
+    """The pidfd of the other rank may have been the last free descriptor."""
     here, peer = process_here(), record_of(processes[0].pid)
     with monkeypatch.context() as patch:
         patch.setattr(builtins, "open", _without_descriptors)

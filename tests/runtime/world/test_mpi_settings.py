@@ -1,4 +1,4 @@
-"""What is set for the MPI library before it is loaded, and for which one; what a launcher lets ranks know."""
+"""Settings for each MPI library before it is loaded, and what ranks learn from their launcher."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from mallob_py.runtime.world.mpi import LaunchError, prepare_mpi, spares_others
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """That of a fresh shell, with MPICH's wheel; what is set here does not stay."""
+    """Use the environment of a fresh shell, with MPICH's wheel; restore the environment afterwards."""
     library = tmp_path / "lib" / "libmpi.so.12"
     library.parent.mkdir()
     library.touch()

@@ -1,4 +1,4 @@
-"""What a rank that joins takes along of the one that starts it."""
+"""What a joining rank inherits from the rank that starts it."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from mallob_py.runtime.world.newcomer_process import Site
 
 
 class FakePopen:
-    """Started by nobody."""
+    """A stand-in for Popen that starts no process."""
 
     pid = 1
 

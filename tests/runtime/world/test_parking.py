@@ -1,4 +1,4 @@
-"""Parking wakes for any of its descriptors, whatever their numbers."""
+"""Parking ends when any of its descriptors is ready, whatever their numbers."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""What the ranks of an MPICH ask their process manager, and the answers."""
+"""Requests of MPICH's ranks to their process manager, and the answers."""
 
 from mallob_py.runtime.world.forked_world import PmiServer, pmi_environment
 

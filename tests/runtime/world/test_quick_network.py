@@ -11,7 +11,7 @@ NAMES = ("UCX_TLS", "UCX_MEM_MMAP_HOOK_MODE")
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[list[str | None]]:
-    """What is in the environment when MPI is initialised."""
+    """Return a list that gets the environment's values when MPI is initialised."""
     found: list[list[str | None]] = []
 
     class World:

@@ -18,7 +18,7 @@ SECRET = os.urandom(SECRET_BYTES)
 
 @pytest.fixture
 def links() -> Iterator[tuple[Links, Links]]:
-    """Of rank 0, which was there, and of rank 7, which joins."""
+    """Yield the connections of rank 0, which runs already, and of rank 7, which joins."""
     both = Links(0), Links(7)
     yield both
     for each in both:
@@ -34,7 +34,7 @@ def connect(links: tuple[Links, Links], folder: Path, *, wide: bool = False) -> 
 
 
 def take(links: Links, count: int, sender: Links) -> list[Arrival]:
-    """So many messages, while both have their turns."""
+    """Let both ranks run until `count` messages have arrived; return the messages."""
     found: list[Arrival] = []
 
     def turn() -> bool:
@@ -48,19 +48,19 @@ def take(links: Links, count: int, sender: Links) -> list[Arrival]:
 
 
 def hello(secret: bytes, address: int) -> bytes:
-    """What whoever connects says first."""
+    """Return the first bytes of a connection."""
     return b"J" + secret + address.to_bytes(4, "little") + bytes(2)
 
 
 def say(place: Place, said: bytes) -> socket.socket:
-    """As a stranger."""
+    """Connect as a stranger, and send bytes."""
     stranger = socket.create_connection((place.address, place.port))
     stranger.sendall(said)
     return stranger
 
 
 def is_sent_away(stranger: socket.socket, links: Links) -> bool:
-    """Whether the rank has closed the connection by now; it has a turn."""
+    """Let the rank run once; return whether it has closed the stranger's connection."""
     assert list(links.receive()) == []
     stranger.setblocking(False)
     try:
@@ -221,7 +221,7 @@ def test_who_does_not_know_the_secret_is_not_let_in_by_any_address(
         with say(place, hello(secret, 7)) as stranger:
             poll_until(lambda stranger=stranger: is_sent_away(stranger, old) or old.has(7))
         assert not old.has(7)
-    with say(place, hello(SECRET, 7)):  # it is the secret alone that they lacked
+    with say(place, hello(SECRET, 7)):  # only the secret was wrong above
         poll_until(lambda: list(old.receive()) == [] and old.has(7))
 
 
@@ -263,7 +263,7 @@ def test_strangers_who_say_nothing_keep_nobody_out(links: tuple[Links, Links], t
 
 
 def test_no_more_than_so_many_strangers_are_waited_for(links: tuple[Links, Links], tmp_path: Path) -> None:
-    """They would take all descriptors of this rank."""
+    """Otherwise silent strangers would take all descriptors of this rank."""
     old, _ = links
     place = old.listen(SECRET, tmp_path, wide=True)
     with contextlib.ExitStack() as silent:

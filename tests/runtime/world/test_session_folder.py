@@ -1,4 +1,6 @@
-"""Folders for one session in places that everybody may write to: who may use them, and when they go."""
+"""Folders of one session in places where every user may write: who may use them, and when they are
+removed.
+"""
 
 import errno
 import mmap
@@ -81,7 +83,7 @@ def test_the_folder_of_a_killed_session_is_swept_and_that_of_a_living_one_is_not
 def test_what_ranks_killed_in_mpi_init_have_left_is_swept_when_it_is_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A launcher kills ranks there when another rank ends before it starts MPI."""
+    """A launcher kills ranks within MPI_Init when another rank ends before it starts MPI."""
     prefix = str(tmp_path / "mpich_shm_")
     for name in ("young", "old", "mapped"):
         Path(prefix + name).write_bytes(b"ranks")
@@ -239,7 +241,8 @@ def test_what_others_have_put_under_the_name_of_a_session_is_not_looked_into(
         try:
             ours, host = coming.result(DEADLINE_S)
         except TimeoutError:
-            os.close(os.open(temporary / f"mallob-py.0-{session}" / ".host", os.O_RDWR))  # let it go
+            # let the process go on, which waits at this pipe
+            os.close(os.open(temporary / f"mallob-py.0-{session}" / ".host", os.O_RDWR))
             raise
         assert (host, ours.path.stat().st_uid) == (3, os.geteuid())
         later, host = session_folder.session_folder_here(session, 4)

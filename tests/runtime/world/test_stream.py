@@ -12,7 +12,7 @@ from mallob_py.runtime.world.links import ACKNOWLEDGED_BYTES, LAST, Stream
 
 
 class Pair:
-    """Two ends, and what is on its way in each direction."""
+    """Two ends of a stream, and the bytes under way in each direction."""
 
     def __init__(self) -> None:
         self.ends = Stream(keeps=True), Stream(keeps=True)
@@ -32,7 +32,7 @@ class Pair:
         stream.written(len(data))
 
     def read(self, end: int, size_max: int) -> None:
-        """The end takes some of what the other one has written."""
+        """Let an end receive some of the bytes that the other end has written."""
         wire = self.wires[1 - end]
         data = bytes(wire[:size_max])
         del wire[:size_max]
@@ -40,7 +40,7 @@ class Pair:
         self.ends[end].say_received()
 
     def cut(self) -> None:
-        """What is on its way is lost, and both connect again."""
+        """Lose all bytes under way, and connect both ends again."""
         for wire in self.wires:
             wire.clear()
         received = [each.received for each in self.ends]
@@ -102,14 +102,14 @@ def test_a_stream_whose_peer_stands_before_what_is_kept_cannot_be_resumed() -> N
 
 
 def test_a_resumption_by_a_connection_that_came_too_late_does_no_harm() -> None:
-    """The receiver has more by the connection that it uses than it had when it began the late one."""
+    """The receiver already has more bytes than it announced on the late connection."""
     pair = Pair()
     sender, receiver = pair.ends
     early = receiver.received
     pair.say(0, bytes(5000))
     pair.write(0, 3000)
     pair.read(1, 3000)
-    sender.resume(early)  # the late one; nothing of what is written over it arrives
+    sender.resume(early)  # the late connection; no bytes written to it arrive
     pair.write(0, 1000)
     pair.cut()
     pair.finish()
@@ -122,7 +122,7 @@ def test_a_count_that_was_said_before_a_resumption_does_no_harm() -> None:
     pair.write(0, 2 * ACKNOWLEDGED_BYTES)
     for _ in range(2):
         pair.read(1, ACKNOWLEDGED_BYTES - 7)
-    pair.read(1, ACKNOWLEDGED_BYTES - 7)  # nothing is said of these
+    pair.read(1, ACKNOWLEDGED_BYTES - 7)  # these bytes are not acknowledged
     pair.cut()
     pair.finish()
     assert pair.found[1] == pair.sent[0]

@@ -9,7 +9,7 @@ from mallob_py.restarts import RestartLimit
 from mallob_py.runtime.world.launch import RESTART_WINDOW_S, run_world, supervise
 from mallob_py.runtime.world.mpi import AFTER_CRASH_VARIABLE, Crash, WorldEnd
 
-#: a rank alone: notes what it was told, says that it is up if told so, and ends by the code or signal given
+#: program of a single rank: notes its environment, reports that it is up if asked, ends by a code or signal
 RANK = f"""
 import os, sys
 notes, says, how = sys.argv[1:]
@@ -23,7 +23,7 @@ os.kill(os.getpid(), -int(how)) if int(how) < 0 else sys.exit(int(how))
 
 
 def run(folder: Path, says: str, how: str, restarts_max: int) -> tuple[int, list[str]]:
-    """The exit code, and what each world was told about crashes."""
+    """Supervise the rank; return the exit code, and what each world was told about crashes."""
     program = folder / "rank.py"
     program.write_text(RANK)
     argv = [str(program), str(folder / "notes"), says, how]
@@ -77,9 +77,9 @@ def test_ranks_are_told_whether_one_of_them_was_killed_or_ended_by_itself(tmp_pa
         (11, {}, Crash.OF_ITSELF),
         (1, {}, Crash.OF_ITSELF),
         (9, {"was_out_of_memory": True}, Crash.OF_ITSELF),
-        (-9, {}, None),  # the launcher itself
-        (-9, {"was_silent": True}, Crash.OF_ITSELF),  # by us
-        (255, {}, None),  # its proxy
+        (-9, {}, None),  # the launcher itself was killed
+        (-9, {"was_silent": True}, Crash.OF_ITSELF),  # killed by this project's processes
+        (255, {}, None),  # the launcher's proxy was killed
         (-9, {"has_launcher": False}, Crash.KILLED),
         (-6, {"has_launcher": False}, Crash.OF_ITSELF),
     ],

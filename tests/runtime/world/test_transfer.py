@@ -98,7 +98,7 @@ def test_a_job_that_ends_at_any_moment_leaves_no_file(seed: int, network: Networ
         network.ranks[rank].fetch(1, size, (rng.randrange(8), 1))
     for _ in range(rng.randrange(60)):
         network.deliver_one(rng)
-    for rank in rng.sample(range(8), 8):  # everybody hears of it, at different times
+    for rank in rng.sample(range(8), 8):  # all ranks hear of the end, at different times
         network.ranks[rank].forget(1)
         for _ in range(rng.randrange(10)):
             network.deliver_one(rng)
@@ -139,7 +139,7 @@ def test_full_shared_memory_costs_the_job_a_host_and_nobody_the_service(
 
 
 class Shm:
-    """Shared memory that others have filled for so many looks."""
+    """Shared memory that is full for the first `looks` tries."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
         self.looks, self._reserve = looks, os.posix_fallocate
@@ -232,7 +232,7 @@ def test_a_process_that_is_being_started_as_a_job_ends_leaves_no_description(net
     rank = network.ranks[1]
     rank.fetch(1, size, (0, 0))
     reader, writer = os.pipe()
-    child = os.fork()  # it has what its parent has open, and the locks, until it runs its program
+    child = os.fork()  # until exec, the child has its parent's open files and locks
     if child == 0:
         os.close(writer)
         os.read(reader, 1)
@@ -253,7 +253,7 @@ def test_a_description_that_comes_again_is_not_removed_later(network: Network) -
     Path(other.path_to_read(1)).write_bytes(b"data")
     other.bring(1, other.path_to_read(1))
     rank.fetch(1, 4, (0, 0))
-    rank.let_go(1)  # the client's rank has it still
+    rank.let_go(1)  # the client's rank still has the description
     rank.fetch(1, 4, (0, 0))
     rank.keep_only({1})
     other.let_go(1)
@@ -269,7 +269,7 @@ def test_a_description_that_is_dropped_before_a_rank_has_heard_of_it_is_asked_fo
     size = _fetched_by(network, 4)
     network.ranks[4].keep_only(set())
     path = network.ranks[4].path_of(1)
-    path.rename(path.with_suffix(".away"))  # so that the rank asks its keeper instead of finding it
+    path.rename(path.with_suffix(".away"))  # so that the rank must ask the rank that keeps it
     network.ranks[5].fetch(1, size, (0, 0))
     path.with_suffix(".away").rename(path)
     rng = random.Random(0)

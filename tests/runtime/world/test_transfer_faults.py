@@ -1,4 +1,6 @@
-"""Descriptions between hosts under faults: whatever fails, however messages cross, what arrives is whole."""
+"""Descriptions between hosts under faults: descriptions arrive whole, whatever fails and however messages
+cross.
+"""
 
 import errno
 import os
@@ -22,7 +24,7 @@ JOB = 1
 
 
 class Disk:
-    """Shared memory that refuses the next so many reservations and writes."""
+    """Shared memory that refuses the next `refusals` reservations and writes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.refusals = 0
@@ -76,7 +78,7 @@ def test_what_arrives_is_whole_after_failures_at_any_moment_and_in_any_order(
         for rank in range(RANKS):
             fetch(rank)
         network.deliver_all(seed)
-        for each in network.ranks:  # which may have waited for room
+        for each in network.ranks:  # a rank may have waited for room
             each.keep_only({JOB})
         network.deliver_all(seed)
         assert network.failed == []

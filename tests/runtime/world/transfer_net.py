@@ -13,7 +13,7 @@ PER_HOST = 2
 
 
 class Network:
-    """Messages that wait, by pair of ranks and channel, until they are delivered."""
+    """Messages that wait for delivery, by pair of ranks and channel."""
 
     def __init__(self, ranks: int, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Which revisions belong together, whatever order they come in and whatever goes wrong with them."""
+"""Which revisions form a chain, in any order of arrival and whatever goes wrong with them."""
 
 import array
 import json
@@ -63,7 +63,7 @@ def end(book: ChainBook, job: int) -> None:
 
 @pytest.fixture
 def book() -> ChainBook:
-    """A chain of two revisions: a (job 1) and b (job 2)."""
+    """Return a book with a chain of two revisions: a (job 1) and b (job 2)."""
     book = ChainBook(timeout_s=10.0)
     admit(book, 1, "a", literals=[1, 0])
     admit(book, 2, "b", "a", literals=[2, 0])
@@ -138,7 +138,7 @@ def test_a_revision_that_cannot_be_read_leaves_the_chain_with_all_that_wait_for_
     why = "u.b, an earlier revision of its chain, has failed: see its reply"
     assert book.orphaned(3) == book.orphaned(4) == why
     assert book.place_of(2) is book.place_of(4) is None
-    admit(book, 5, "b", "a")  # a better one
+    admit(book, 5, "b", "a")  # a correct revision with b's name
     assert before(book, 5) == wire.Before(1, wire.Inline(b"one"), ())
     book.ended(3, None, 0.0)
     assert book.orphaned(3) is None
@@ -165,7 +165,7 @@ def test_the_place_of_the_last_root_is_remembered(book: ChainBook) -> None:
     place = book.place_of(1)
     assert place is not None
     book.ended(1, 5, 0.0)
-    book.ended(2, None, 0.0)  # it never got a worker
+    book.ended(2, None, 0.0)  # job 2 never got a worker
     assert place[0].root == 5
 
 
@@ -204,7 +204,9 @@ def test_a_chain_expires_although_revisions_that_waited_for_a_failed_one_have_le
 def test_chains_expire_when_they_have_waited_so_long_whatever_came_before(
     steps: list[tuple[int, str, float]],
 ) -> None:
-    """Against what a look at every chain says. r: a revision, w: its reply, d: done, e: that job's end."""
+    """Compared with a check of every chain. Steps: r is a revision, w its reply, d `done`, e the end of this
+    job.
+    """
     book, now, next_job = ChainBook(10.0), 0.0, 1
     last, live, ending, news, first = {}, {}, {}, {}, {}
     for which, step, pause_s in steps:

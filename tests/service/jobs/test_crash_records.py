@@ -1,4 +1,4 @@
-"""Which jobs were running at each of several crashes in a row."""
+"""Records of the jobs that were running at each of several crashes in a row."""
 
 from pathlib import Path
 from unittest.mock import Mock
@@ -7,7 +7,7 @@ from mallob_py.runtime.world.mpi import Crash
 from mallob_py.service.jobs.crashes import ACQUITTED_AFTER_S, RunningJobs
 from mallob_py.service.service import Service
 
-#: of themselves, without anybody killing a rank
+#: bound on crashes that no kill of a rank has caused
 CRASHES_MAX = 3
 
 
@@ -16,7 +16,7 @@ def silent(_message: str) -> None:
 
 
 def after_crash(folder: Path, crash: Crash = Crash.OF_ITSELF) -> RunningJobs:
-    """What a service that is started after a crash finds; the former one has closed nothing."""
+    """Return the record that a service finds after a crash, at which the former service closed nothing."""
     return RunningJobs(folder, crash, silent)
 
 
@@ -59,7 +59,7 @@ def test_a_rank_that_ends_in_good_order_after_the_crash_of_another_blames_its_jo
 
 
 def test_handing_over_a_folder_blames_no_job(tmp_path: Path) -> None:
-    """Else each rank that leaves in order would weigh on all that its clients have at work."""
+    """Otherwise each orderly leaving rank would be blamed on all jobs at work of its clients."""
     running = RunningJobs(tmp_path, None, silent)
     running.begin(7, 0.0)
     running.begin(8, 0.0)
@@ -71,7 +71,7 @@ def test_handing_over_a_folder_blames_no_job(tmp_path: Path) -> None:
 def test_a_service_that_hands_its_folder_over_blames_no_job(tmp_path: Path) -> None:
     running = RunningJobs(tmp_path, None, silent)
     running.begin(7, 0.0)
-    service = object.__new__(Service)  # of all its parts these matter
+    service = object.__new__(Service)  # the test needs only these parts of a service
     service._intake, service._directory, service._running = Mock(), Mock(), running
     service.hand_over()
     assert after_crash(tmp_path).crashes(7) == 0
@@ -111,18 +111,19 @@ def test_crashes_at_which_a_rank_was_killed_weigh_less(tmp_path: Path) -> None:
         suspect.append(running.is_suspect(7))
         hopeless.append(running.is_hopeless(7))
         most.append(running.crashes_max(7))
-    assert suspect == [False] * 4 + [True] * 3 + [False]  # three trials, as kills are seldom its doing
+    # three trials, because kills are seldom the job's fault
+    assert suspect == [False] * 4 + [True] * 3 + [False]
     assert hopeless == [False] * 7 + [True]
     assert most == [4, 5, 5, 6, 6, 7, 8, 8]
 
 
 def test_a_job_that_only_waits_is_not_blamed(tmp_path: Path) -> None:
     running = RunningJobs(tmp_path, None, silent)
-    running.begin(7, 0.0)  # it is read
+    running.begin(7, 0.0)  # job 7 is read
     running.rest(7)
     running.begin(8, 0.0)
     running.rest(8)
-    running.begin(8, 1.0)  # it has a worker
+    running.begin(8, 1.0)  # job 8 has a worker again
     found = after_crash(tmp_path)
     assert (found.crashes(7), found.crashes(8)) == (0, 1)
 

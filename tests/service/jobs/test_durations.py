@@ -1,4 +1,4 @@
-"""Durations."""
+"""Parsing of durations."""
 
 import math
 

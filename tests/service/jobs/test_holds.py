@@ -181,9 +181,9 @@ def test_a_revision_whose_precursor_ends_while_held_waits_for_the_one_before_tha
         book.admit(1 + number, f"u.r{number}", 0.0, (), f"u.r{number - 1}")
     book.admit(9, "u.dependent", 0.0, ("u.r2",))
     assert book.ready(0.0) == [1]
-    book.ended(3)  # r2, interrupted while it waits for r1
+    book.ended(3)  # the revision r2 was interrupted while it waits for r1
     assert book.ready(0.0) == [9]  # an ordinary dependency is met
-    book.ended(4)  # r3, too
+    book.ended(4)  # r3 was interrupted, too
     book.ended(1)
     assert book.ready(0.0) == [2]
     assert book.ready(0.0) == []
@@ -199,7 +199,7 @@ def test_jobs_that_depend_on_a_refused_one_wait_no_longer_than_for_its_reply() -
     assert book.ready(0.0) == [1, 2]
     book.admit(3, "u.live", 0.0, ())
     book.admit(4, "u.waiting", 0.0, ("u.live",))
-    book.refused("u.live")  # a second one of that name: the live one counts
+    book.refused("u.live")  # a second job of this name is refused: the live job counts
     assert book.ready(0.0) == [3]
 
 

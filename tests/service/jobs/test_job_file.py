@@ -1,4 +1,4 @@
-"""Every way in which a job file can be wrong gets a message that names the field."""
+"""Every fault of a job file gets a message that names the field."""
 
 import contextlib
 import json

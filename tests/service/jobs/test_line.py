@@ -1,4 +1,4 @@
-"""Which jobs begin: best first, few at a time, nobody overtaken for ever, users by their weights."""
+"""Which jobs begin: best first, few at a time, no job overtaken for ever, users by their weights."""
 
 import json
 import math
@@ -19,7 +19,7 @@ AGEING_S = 60.0
 
 
 class Rules:
-    """Users' weights and limits; those of other users are 1 and none."""
+    """Users' weights and limits; any other user has weight 1 and no limit."""
 
     def __init__(self, weights: dict[str, float] | None = None, limits: dict[str, int] | None = None) -> None:
         self._weights = weights or {}
@@ -33,7 +33,7 @@ class Rules:
 
 
 class Jobs:
-    """A line whose jobs have numbers, each of which goes its way as in a service."""
+    """A line of numbered jobs, which pass through their states as in a service."""
 
     def __init__(
         self, pes: int, window: int = 0, residents_per_pe: int | None = None, rules: Rules | None = None
@@ -119,7 +119,7 @@ def test_few_pes_have_as_many_residents_as_some_more() -> None:
 
 
 def express(residents: int = 3) -> Jobs:
-    """Two PEs, a window of two, and as many residents that go on and on."""
+    """Return a line on two PEs with a window of two and `residents` residents that never end."""
     jobs = Jobs(2, 2, residents * 4 // 3 // 2)
     for job in range(residents):
         jobs.put(job, "u", 1.0, 0.0)
@@ -136,9 +136,9 @@ def test_beyond_the_residents_a_job_that_has_had_its_turn_makes_room_for_one_tha
     assert jobs.next_set_back(0.0) is None
     jobs.settle(10)
     jobs.settle(11)
-    assert jobs.next_set_back(0.0) == 11  # it has lost least
+    assert jobs.next_set_back(0.0) == 11  # job 11 loses least work
     jobs.put_again(11, 0.05, 0.05)
-    assert sorted(begun(jobs)) == [11, 12]  # where there is nobody else who waits, it has a place again
+    assert sorted(begun(jobs)) == [11, 12]  # as no other job waits, job 11 has a place again
     assert jobs.next_set_back(0.0) is None
     assert jobs.line.set_back_due_s() == math.inf
 
@@ -180,7 +180,7 @@ def test_a_job_that_cannot_begin_anew_is_a_resident_in_place_of_another() -> Non
     assert begun(jobs) == [10, 11]
     assert jobs.claim(10)
     assert begun(jobs) == []
-    assert jobs.next_set_back(0.0) == 2  # the last of the residents
+    assert jobs.next_set_back(0.0) == 2  # resident 2, the last one
     jobs.put_again(2, 1.0, 1.0)
     assert 12 in begun(jobs)
 

@@ -1,4 +1,4 @@
-"""Replies hold what clients written for Mallob look for, and statistics always."""
+"""Replies contain the fields that clients written for Mallob read, and always statistics."""
 
 import array
 import base64

@@ -1,4 +1,4 @@
-"""Suspects are tried one at a time, and not before some time without any of them."""
+"""Suspects are tried one at a time, and each only after some time in which no suspect runs."""
 
 import math
 
@@ -14,7 +14,7 @@ def test_suspects_begin_one_after_the_other_after_a_quiet_time() -> None:
     assert suspects.next_deadline() == 100.0 + QUIET_S
     assert suspects.next(100.0 + QUIET_S) == 1
     assert suspects.next(100.0 + QUIET_S) is None
-    suspects.ended(7)  # another job
+    suspects.ended(7)  # job 7 is another job
     assert suspects.next(100.0 + QUIET_S + 1) is None
     suspects.ended(1)
     assert suspects.next(100.0 + QUIET_S + 1) == 2
@@ -31,7 +31,7 @@ def test_a_suspect_that_works_on_and_on_does_not_keep_others_waiting_for_ever() 
 
 
 def test_a_suspect_that_ends_before_its_trial_is_not_tried_and_keeps_nobody_waiting() -> None:
-    """For example, since it is interrupted."""
+    """The suspect ends, for example, because it is interrupted."""
     suspects = Suspects(0.0)
     suspects.wait(1)
     suspects.wait(2)

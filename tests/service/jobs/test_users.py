@@ -19,12 +19,12 @@ PES = 16
 
 
 def job(number: int, user: str, priority: float = 1.0, max_demand: int = 0) -> Any:
-    """A live job, as far as its user's terms depend on it."""
+    """Return a live job with the fields on which its user's terms depend."""
     return SimpleNamespace(id=number, user=user, terms=JobTerms(priority=priority, max_demand=max_demand))
 
 
 class Book(UserBook):
-    """One whose jobs are known by their numbers."""
+    """A book of users that remembers jobs by their numbers."""
 
     def __init__(self, rules: UserRules, pes: int) -> None:
         super().__init__(rules, pes)
@@ -38,7 +38,7 @@ class Book(UserBook):
 
 
 def book(default: UserRule | None = None, **users: UserRule) -> Book:
-    """One client's, at which another user has a job at work."""
+    """Return the book of one client with a job of another user at work."""
     made = Book(UserRules(default or UserRule(), users), PES)
     begin(made, "another", 10**9)
     return made
@@ -165,7 +165,7 @@ def test_users_who_are_not_at_work_anywhere_are_forgotten() -> None:
 
 
 class Net:
-    """Clients that hear each other later, in whatever order the channels allow, and may begin anew."""
+    """Clients whose messages arrive late, in any order that the channels permit; clients may begin anew."""
 
     def __init__(self, rules: UserRules, clients: int) -> None:
         self._rules = rules
@@ -174,7 +174,7 @@ class Net:
         self._channels: dict[tuple[int, int], deque[AtWork]] = {}
 
     def serve(self, client: int) -> None:
-        """Do what a service does in its turn."""
+        """Do for a client what its service does in a turn."""
         self.told |= self.books[client].changes()
         if (work := self.books[client].work_message()) is not None:
             for other in range(len(self.books)):
@@ -209,7 +209,7 @@ class Net:
 @pytest.mark.parametrize("moves", [False, True])
 @pytest.mark.parametrize("seed", seeds(40))
 def test_whatever_comes_and_goes_shares_are_right_in_the_end(seed: int, moves: bool) -> None:
-    """Three clients whose messages take their time, and who may be lost and begin anew."""
+    """The messages of three clients arrive late, and clients may be lost and begin anew."""
     choose = random.Random(seed)
     rules = UserRules(
         UserRule(), {"a": UserRule(weight=2.0), "b": UserRule(share=0.5), "c": UserRule(weight=0.1)}

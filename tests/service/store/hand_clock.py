@@ -2,7 +2,7 @@
 
 
 class Clock:
-    """Time that passes only by command."""
+    """A clock whose time passes only when a test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""The file that tells clients where the service is, among what others put into the same folder."""
+"""The file that tells clients where the service is, in a folder with files of other users."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from other_user import as_nobody, folder_for_all, needs_root
 from mallob_py.service.store.directory import JobDirectory
 
 PREFIX = "edu.kit.iti.mallob.apipath."
-#: one that is killed while its file is there
+#: program of a service that is killed while its file exists
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -23,7 +23,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def temporary(tmp_path: Path) -> Path:
-    """A folder of all users."""
+    """Return a folder that stands for /tmp."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     return folder
@@ -48,7 +48,7 @@ def test_the_folder_is_told_while_the_service_runs(tmp_path: Path, temporary: Pa
 
 @pytest.mark.timeout(60)
 def test_pipes_of_such_a_name_hold_nobody_up(tmp_path: Path, temporary: Path) -> None:
-    """To open a pipe would wait for its other end."""
+    """Opening a pipe would wait for its other end."""
     os.mkfifo(own_file(temporary))
     os.mkfifo(temporary / f"{PREFIX}1")
     directory = JobDirectory(tmp_path / "api", tmp_dir=temporary)
@@ -79,10 +79,10 @@ def test_a_folder_of_such_a_name_is_a_complaint(tmp_path: Path, temporary: Path)
 @needs_root
 @pytest.mark.timeout(60)
 def test_what_another_user_has_put_there_stays_his() -> None:
-    """Root has put it there, nobody serves."""
+    """Root has made the file, and the user nobody runs the service."""
 
     def serve() -> list[str]:
-        os.getpid = lambda: 77  # only in this process
+        os.getpid = lambda: 77  # changed only in this process
         complaints: list[str] = []
         own = JobDirectory(temporary / "api", tmp_dir=temporary, log=complaints.append)
         own.close()

@@ -1,4 +1,4 @@
-"""Checkpoints on file: whole or not at all, gone with their jobs, and never worth a job."""
+"""Checkpoint files are whole or absent, are removed with their jobs, and never cost a job its reply."""
 
 import os
 import resource
@@ -15,7 +15,7 @@ JOB, OTHER = 7, 8
 
 
 class Disk(Buffered):
-    """Takes its time, and notes what is flushed."""
+    """A disk whose flushes take `flush_s`, and which records the flushed files."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -132,7 +132,7 @@ def test_what_can_be_none_of_ours_is_not_read(
 
 @contextmanager
 def address_space(size_bytes: int) -> Iterator[None]:
-    """So that what reads without end does so in a test only."""
+    """Limit the memory of this process, so that endless reading ends with an error."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (size_bytes, before[1]))
     try:

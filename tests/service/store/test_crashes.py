@@ -1,4 +1,4 @@
-"""Death at every single step: each job file still gets exactly one reply.
+"""If the service is killed at any single step, each job file still gets exactly one reply.
 
 A child process plays a service and kills itself at the n-th moment around its changes to the
 file system (before it, after it, and in the middle of a write); then a second service
@@ -30,7 +30,7 @@ SURVIVED = 0
 
 
 class Doom:
-    """Stands in for the module `os` and kills the process at a given moment."""
+    """A stand-in for the module `os` that kills the process at a given moment."""
 
     def __init__(self, moment: int) -> None:
         self._left = moment
@@ -64,7 +64,7 @@ class Doom:
 
 
 def run_service(tmp_path: Path, life: int, flush_policy: FlushPolicy | None = None) -> list[str]:
-    """Answer everything there is; returns the files that were run."""
+    """Run a service that answers all job files; return the names of the files that it ran."""
     directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path, flush_policy=flush_policy)
     ran: list[str] = []
     while batch := directory.take(2):
@@ -78,7 +78,8 @@ def run_service(tmp_path: Path, life: int, flush_policy: FlushPolicy | None = No
             assert isinstance(job, JobFile)
             beside = directory.solution_path(incoming.internal_id, job.identity)
             ending = Ending(Outcome.RESULT, 10, json.dumps({"life": life}).encode(), bytes(8))
-            inline_max = 0 if job.name == "b" else 10  # the solution of b goes beside its reply
+            # the solution of b is stored in a file beside its reply
+            inline_max = 0 if job.name == "b" else 10
             reply = result_reply(
                 job, incoming.internal_id, ending, JobStatistics(), beside, inline_max=inline_max
             )
@@ -152,7 +153,7 @@ def test_kill_at_every_step_leaves_each_file_exactly_one_reply(tmp_path: Path) -
 
 
 def test_wherever_the_service_dies_each_job_runs_again_or_is_known_to_have_ended(tmp_path: Path) -> None:
-    """Else those that depend on it wait for ever, if its reply has been removed from `out/` meanwhile."""
+    """Otherwise jobs that depend on it would wait for ever if its reply was removed from `out/` meanwhile."""
     status = -signal.SIGKILL
     for moment in range(1, 1000):
         place = tmp_path / str(moment)
@@ -176,7 +177,7 @@ def test_what_was_accepted_runs_again_in_its_order_before_new_files(tmp_path: Pa
         directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
         for name in ("z", "m", "a"):
             (directory.path / "in" / name).write_text("{}")
-            poll_until(directory.take)  # at once, but where the folder is polled
+            poll_until(directory.take)  # at once, except where the folder is polled
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     (tmp_path / "api/jobs.0/in/new").write_text("{}")
@@ -225,7 +226,7 @@ CHAINED = {"u.r0.json", "u.r1.json", "u.r2.json"}
 
 
 def run_chain_service(tmp_path: Path, flush_policy: FlushPolicy | None = None) -> int:
-    """Answer all revisions and end chains that are done; returns how many chains are left."""
+    """Run a service that answers all revisions and ends finished chains; return the number of chains left."""
     directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path, flush_policy=flush_policy)
     book = ChainBook(1e9)
     for first, incoming in directory.revisions():
@@ -286,7 +287,7 @@ def test_a_chain_survives_a_death_at_any_step_and_is_gone_once_it_has_ended(
         assert set(replies) == CHAINED, moment
         (first,) = {reply["internal_id"] for reply in replies.values()}
         assert [replies[name]["internal_revision"] for name in sorted(replies)] == [0, 1, 2]
-        for name, inode in ids.items():  # what was published stays as it was
+        for name, inode in ids.items():  # published replies must stay unchanged
             assert (client_dir / "out" / name).stat().st_ino == inode
         kept = sorted((path.name for path in (client_dir / "journal").iterdir()), key=lambda name: name[-6:])
         expected = [] if ends else [f"revision.{first}.{number}.json" for number in range(3)]
@@ -303,7 +304,7 @@ def test_a_chain_survives_a_death_at_any_step_and_is_gone_once_it_has_ended(
 
 
 def repeat_renames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an NFS client does when its server's answer was lost: what is told of is the second time."""
+    """Call each function twice and return the second result, as an NFS client does if an answer was lost."""
 
     def twice(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The client's folder: what is heard of, when it is taken, and what becomes of the odd ones."""
+"""The client's folder: which files are noticed, when they are taken in, and what happens to odd entries."""
 
 import errno
 import json
@@ -63,7 +63,7 @@ def drop(directory: JobDirectory, file_name: str, content: str) -> Path:
 def answer(
     directory: JobDirectory, incoming: Incoming, on_decided: Callable[[], None] = lambda: None
 ) -> None:
-    """What a service does, in short."""
+    """Answer a job file as a service does, in short."""
     try:
         job = incoming.parse(APPLICATIONS)
     except JobFileError as error:
@@ -189,7 +189,7 @@ def test_a_half_written_file_is_left_alone_until_it_is_json(open_directory: Open
     clock.now += 0.9
     path.write_text(content[:30])
     clock.now += 0.2
-    assert directory.take() == []  # it grew, which starts the wait anew
+    assert directory.take() == []  # the file grew, so the wait begins again
     path.write_text(content)
     clock.now = directory.deadline_s
     while not (taken := directory.take()):
@@ -200,7 +200,7 @@ def test_a_half_written_file_is_left_alone_until_it_is_json(open_directory: Open
 def test_a_byte_order_mark_before_a_job_file_is_no_part_of_it(open_directory: Open, clock: Clock) -> None:
     directory = open_directory(watching=Watching.POLL)
     (directory.path / "in" / "marked.json").write_text(text(), encoding="utf-8-sig")
-    (taken,) = directory.take()  # at once, as it is complete
+    (taken,) = directory.take()  # taken at once, because the JSON is complete
     assert isinstance(taken.parse(APPLICATIONS), JobFile)
 
 
@@ -250,7 +250,7 @@ def test_folders_pipes_sockets_and_dead_links_get_an_error_and_leave(
     (inbox / "folder" / "precious").write_text("x")
     os.mkfifo(inbox / "pipe")
     os.symlink("/nowhere/at/all", inbox / "link")
-    monkeypatch.chdir(inbox)  # the path of a socket must be short
+    monkeypatch.chdir(inbox)  # because the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
     clock.now += 100
@@ -414,7 +414,7 @@ def test_one_reply_that_cannot_be_written_does_not_hold_up_those_gathered_with_i
 def test_gathered_replies_are_seen_in_the_order_in_which_jobs_have_ended(
     open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that waited for a later one must not be answered before it."""
+    """A job that waited for a later job must not be answered before the later job."""
     directory = open_directory(flush_policy=Durable())
     for name in "abc":
         drop(directory, f"{name}.json", text(name))
@@ -663,7 +663,7 @@ def test_a_file_that_a_listing_finds_comes_before_one_that_is_told_of_during_the
         drop(directory, "job.json", text("a"))
         clock.now += in_folder.RESCAN_INTERVAL_S
         assert directory.take() == []
-    monkeypatch.setattr(in_folder, "_LISTED_AT_ONCE", 0)  # the listing goes on, and has not come to an end
+    monkeypatch.setattr(in_folder, "_LISTED_AT_ONCE", 0)  # the listing stops before it has seen all files
     drop(directory, "a-stop.json", json.dumps({"user": "u", "name": "a", "interrupt": True}))
     assert directory.take() == []
     monkeypatch.setattr(in_folder, "_LISTED_AT_ONCE", 1000)
@@ -778,7 +778,7 @@ def test_a_folder_that_was_removed_and_made_again_is_locked_again(
 def test_a_part_that_was_removed_while_the_rest_was_made_anew_comes_back(
     open_directory: Open, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Who removes the folder may still be at it then; the lock alone does not tell."""
+    """The removal of the folder may still be going on, which the lock alone does not show."""
     monkeypatch.setattr("mallob_py.service.store.directory.RESCAN_INTERVAL_S", 0.0)
     monkeypatch.setattr(in_folder, "RESCAN_INTERVAL_S", 0.0)
     directory = open_directory()
@@ -843,7 +843,7 @@ def test_a_reply_from_after_now_says_nothing_of_what_came_before_it(open_directo
     later = msgspec.structs.replace(taken[1], handed_in_s=taken[1].handed_in_s - 10.0)
     os.utime(folder, (time.time() + 10.0,) * 2)
     assert directory.came_before_reply(later, "u.a")
-    os.utime(folder, (time.time() - 10.0,) * 2)  # a clock that was set back
+    os.utime(folder, (time.time() - 10.0,) * 2)  # as if the clock had been set back
     assert not directory.came_before_reply(later, "u.a")
 
 
@@ -874,7 +874,8 @@ def test_an_empty_file_that_has_rested_is_refused(open_directory: Open, clock: C
     assert directory.take() == []
     clock.now += REST_S - 0.1
     assert directory.take() == []
-    (directory.path / "in" / "void.json").open("w").close()  # reported complete anew, so it rests anew
+    # closed again after writing, so the wait begins again
+    (directory.path / "in" / "void.json").open("w").close()
     assert directory.take() == []
     clock.now += 0.2
     assert directory.take() == []

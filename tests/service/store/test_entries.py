@@ -1,4 +1,4 @@
-"""Names in a client's folder: what is written is read again, and strangers are passed over."""
+"""Names in a client's folder: written names can be read again, and foreign names are ignored."""
 
 from pathlib import Path
 

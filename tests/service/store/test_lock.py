@@ -1,4 +1,4 @@
-"""The lock of a client's folder: nobody else gets it, and nothing becomes of what lies in its place."""
+"""The lock of a client's folder excludes other services, and foreign entries in its place stay unchanged."""
 
 import errno
 import fcntl
@@ -80,7 +80,7 @@ def test_who_has_that_of_an_earlier_release_open_does_not_get_it(tmp_path: Path)
     with open(tmp_path / ".lock") as waiting:
         held = _lock(tmp_path)
         assert stat.S_IMODE((tmp_path / ".lock").stat().st_mode) == 0o600
-        fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it is nobody's
+        fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)  # this file is the lock of no service
         assert not held.is_lost()
         assert holder_of(tmp_path) == f"process {os.getpid()} on {os.uname().nodename}"
         with pytest.raises(ServiceError, match="is used by a running service"):
@@ -99,7 +99,7 @@ def test_one_who_opened_the_old_file_takes_the_new_one(
 
     def flock(descriptor: int, operation: int) -> None:
         monkeypatch.setattr(lock.fcntl, "flock", really)
-        faster.append(_lock(tmp_path))  # while the slower one has opened it, and not got it
+        faster.append(_lock(tmp_path))  # the slower service has opened the file and not locked it yet
         really(descriptor, operation)
 
     monkeypatch.setattr(lock.fcntl, "flock", flock)

@@ -1,4 +1,4 @@
-"""Folders of the service in which there is something else: it stays, and nobody is held up by it."""
+"""Foreign entries in the service's folders stay there, and delay no program."""
 
 import os
 import struct
@@ -21,7 +21,7 @@ from mallob_py.service.store.orders import FOLDER, OrderFolder, Resize, give, or
 from mallob_py.service.telemetry.status import ServiceStatus, write_status
 
 _ID = "0123456789abcdef" * 2
-#: of orders, and what comes close
+#: names of orders, and similar names
 _OWN = [
     f"{_ID}.json",
     f"~{_ID}.json",
@@ -192,7 +192,7 @@ def test_what_is_no_file_under_names_of_the_service_is_not_written_to(
     put(tmp_path / "jobs.0" / name, kind, tmp_path / "elsewhere")
     before = found(tmp_path)
     if name == ".last_id":
-        before.pop(tmp_path / "jobs.0" / name)  # it is replaced by a rename
+        before.pop(tmp_path / "jobs.0" / name)  # the service replaces this file by a rename
     complaints: list[str] = []
     directory = JobDirectory(tmp_path, tmp_dir=tmp_path, log=complaints.append)
     RunningJobs(directory.path, Crash.KILLED, complaints.append)

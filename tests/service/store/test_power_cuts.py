@@ -1,9 +1,9 @@
-"""Loss of power at every single step: on a durable disk each job file still gets exactly one reply.
+"""If power is lost at any single step, each job file on a durable disk still gets exactly one reply.
 
-A service runs while all that it does to files is written down. For every moment, disks are then made up
-as they may look after a loss of power: what was flushed is there; of the rest, files may be empty or
-cut off, and changes of folders may be missing, each by itself. (Renaming is atomic, as it is on
-journalling file systems.) On each such disk a second service starts.
+A service runs while all its changes of files are recorded. For every moment, disks are then made up as they
+may look after a loss of power: what was flushed is there; of the rest, files may be empty or cut off, and
+changes of folders may be missing, each by itself. (Renaming is atomic, as it is on journalling file systems.)
+On each such disk a second service starts.
 """
 
 import json
@@ -35,7 +35,7 @@ class Inode:
 
 @dataclass
 class Change:
-    """Of folders: a file loses its name `source`, gets the name `target`, or both at once."""
+    """A change of folders: a file loses its name `source`, gets the name `target`, or both at once."""
 
     inode: Inode
     source: str | None
@@ -64,7 +64,7 @@ class FlushFolder:
 
 @dataclass
 class Tape:
-    """Stands in for `os` in the modules that keep the service's files, and writes down what these do."""
+    """A stand-in for `os` in the modules for the service's files, which records all changes of files."""
 
     root: Path
     steps: list[Change | Write | FlushFile | FlushFolder] = field(default_factory=list)
@@ -118,7 +118,7 @@ class Tape:
             return os.write(descriptor, data)
 
     def link(self, source: str, target: str, *, src_dir_fd: int) -> None:
-        """Of a file that had no name."""
+        """Give a nameless file a name."""
         with self._mutex:
             os.link(source, target, src_dir_fd=src_dir_fd)
             self._change(Change(self._inodes[src_dir_fd], None, target))
@@ -157,9 +157,9 @@ class Tape:
         self.steps.append(Write(inode, content))
 
     def disk_after(self, cut: int, survives: Callable[[], float]) -> dict[str, bytes]:
-        """What is on the disk when power is lost before step `cut`, by names below the root.
+        """Return the disk's content, by names below the root, if power is lost before step `cut`.
 
-        `survives()` is 1 for what survives without having been flushed, 0 for what does not, or between.
+        `survives()` is the part of unflushed data that survives, from 0 to 1.
         """
         names = dict(self.before)
         written = {inode: inode_before for inode, inode_before in self._contents_before()}
@@ -210,7 +210,7 @@ def fates(cut: int) -> Iterator[tuple[str, Callable[[], float]]]:
 
 
 def disks(tape: Tape, tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """All of them, each as a folder, with what has happened to it."""
+    """Yield each possible disk as a folder, with a name for the power cut."""
     for cut in range(len(tape.steps) + 1):
         for fate, survives in fates(cut):
             folder = tmp_path / f"{cut}-{fate}"
@@ -235,7 +235,7 @@ def jobs_service(root: Path, slow: FlushPolicy) -> None:
 
 
 def faults_of(folder: Path) -> list[str]:
-    """What is wrong when a second service has answered what is left."""
+    """Return the faults after a second service has answered the remaining files."""
     box = folder / "api/jobs.0"
     published = {path.name for path in (box / "out").glob("*.json")}
     ran_again = run_service(folder, life=2)
@@ -330,7 +330,7 @@ def test_what_our_clients_hand_in_to_a_durable_service_is_on_the_disk_when_they_
             lambda path: flushed.append((Path(path).name[:1], [one.name[:1] for one in inbox.iterdir()])),
         )
         client.submit(tmp_path / "api", {"user": "u", "name": "a"}, file_name="job.json")
-        assert flushed == [("~", ["~"]), ("i", ["j"])]  # the file, then its name in `in/`
+        assert flushed == [("~", ["~"]), ("i", ["j"])]  # flushed: the file, then its name in `in/`
         JobDirectory(tmp_path / "api", tmp_dir=tmp_path).close()
         flushed.clear()
         client.submit(tmp_path / "api", {"user": "u", "name": "b"})

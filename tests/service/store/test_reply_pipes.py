@@ -1,4 +1,6 @@
-"""A client that waits for its reply at a named pipe gets it there, and nobody else waits for it."""
+"""A client that waits for its reply at a named pipe gets the reply there; no other client must wait for
+it.
+"""
 
 import contextlib
 import fcntl
@@ -40,7 +42,7 @@ def pipe(directory: JobDirectory) -> Path:
 
 
 class Reader:
-    """Reads a path to its end, in a thread of its own."""
+    """A thread that reads a path to its end."""
 
     def __init__(self, path: Path) -> None:
         self._contents: list[bytes] = []
@@ -59,7 +61,7 @@ class Reader:
 
 
 def is_held(path: Path) -> bool:
-    """Whether this process has it open, as what it was before it lost its name."""
+    """Tell whether this process has the file open, also if the file's name was removed."""
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"{path} "):
@@ -81,7 +83,7 @@ def turn_until(directory: JobDirectory, clock: Clock, condition: Callable[[], An
 
 
 def reading(pipe: Path) -> int:
-    """A reader that has opened the pipe, and reads when the test does."""
+    """Open the pipe for reading; return the descriptor, from which the test reads."""
     return os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
 
 

@@ -1,4 +1,4 @@
-"""Whoever uses a threaded directory waits for no disk, and loses nothing by it."""
+"""Calls of a threaded directory never wait for the disk, and nothing is lost."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDi
 
 
 class Stalling:
-    """A disk that is as slow as the test wants."""
+    """A disk whose flushes take as long as the test wants."""
 
     is_slow = True
 
@@ -34,7 +34,7 @@ class Stalling:
 
 
 class Box:
-    """A folder under test."""
+    """A client's folder under test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -99,7 +99,7 @@ def test_nobody_waits_for_a_disk_that_stalls_and_what_gathers_is_flushed_togethe
     for name, incoming in zip(names[1:], taken[1:], strict=True):
         box.directory.reply(incoming.internal_id, f"u.{name}", Reply(b"{}"))
     box.drop("late")
-    assert box.directory.take() == []  # at once, although the disk still stalls
+    assert box.directory.take() == []  # returns at once, although the disk still stalls
     flushes = box.disk.flushes
     box.disk.is_fast.set()
     poll_until(lambda: len(box.replies()) == 20)

@@ -1,4 +1,4 @@
-"""Counts of replies and times."""
+"""Counters of replies and of times."""
 
 from mallob_py.service.jobs.reply import JobStatistics
 from mallob_py.service.telemetry.status import BOUNDS_S, Counters, Totals, sum_of

@@ -1,4 +1,4 @@
-"""The history of ended jobs outlives services, crashes, full disks and what others put in its place."""
+"""The history of ended jobs survives restarts, crashes, full disks and foreign files in its place."""
 
 import json
 import os
@@ -138,7 +138,8 @@ def test_who_follows_hears_of_each_job_once(client_dir: Path) -> None:
         try:
             assert follower.stdout is not None
             number = 2
-            while not select.select([follower.stdout], [], [], 0.3)[0]:  # it may not have looked yet
+            # the follower may not have read the file yet
+            while not select.select([follower.stdout], [], [], 0.3)[0]:
                 write(client_dir, ended(number), ended(number + 1, "v"))
                 number += 2
             told = [json.loads(follower.stdout.readline())["id"]]

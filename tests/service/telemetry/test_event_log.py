@@ -1,4 +1,4 @@
-"""The event log keeps what it is given, off the hot path, and never takes its rank down."""
+"""The event log writes all events in a thread of its own, and its failures never end its rank."""
 
 import errno
 import os
@@ -71,7 +71,7 @@ def test_a_value_that_json_does_not_know_becomes_text(tmp_path: Path) -> None:
 
 
 class FullDisk:
-    """Stands in for `os.write`: takes `room` more bytes, then reports a full disk."""
+    """A stand-in for `os.write` that takes `room` more bytes, then reports a full disk."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
         self.room = room
@@ -136,7 +136,7 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(
 
 @pytest.mark.parametrize("is_link", [False, True])
 def test_only_logs_of_ones_own_make_room(is_link: bool, tmp_path: Path) -> None:
-    """Not those of a folder that is only linked, nor links."""
+    """Logs in a linked folder, and linked logs, are never removed."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "0.jsonl").write_text("precious" * 100)

@@ -1,4 +1,4 @@
-"""What `explain` says of a job: for every state, the reason and the numbers that decide."""
+"""Explanations of jobs: for every state, the reason and the deciding numbers."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""Groups from outside: the last ending of each job counts, live jobs are live, and the numbers are right."""
+"""Groups as read from a service's files: the last end of each job counts, and the numbers are right."""
 
 from pathlib import Path
 
@@ -129,7 +129,7 @@ def test_a_job_that_ends_while_one_looks_is_missing_at_no_time(
 
     def read_and_answer(api_dir: Path) -> list[EndedJob]:
         jobs = read_history(api_dir)
-        directory.reply(incoming[0].internal_id, "u.a", Reply(b"{}"))  # its line comes in a moment
+        directory.reply(incoming[0].internal_id, "u.a", Reply(b"{}"))  # the job's line in the history follows
         return jobs
 
     with monkeypatch.context() as patch:

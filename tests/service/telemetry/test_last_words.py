@@ -1,4 +1,4 @@
-"""What a service says at its end: everything that it leaves behind, and where."""
+"""A service's last line names all remaining work, and where it is."""
 
 from pathlib import Path
 

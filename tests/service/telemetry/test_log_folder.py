@@ -1,4 +1,6 @@
-"""Logs of many runs in one folder: none is overwritten, all stay small, and what is left can be read."""
+"""Logs of many runs in one folder: no log is overwritten, their size is bounded, and the remaining parts can
+be read.
+"""
 
 import json
 import os
@@ -89,7 +91,7 @@ def test_logs_of_all_runs_together_stay_within_their_size_and_the_oldest_go_firs
         number += 2000 // runs
         line_size_max = 200
         assert sum(sizes(tmp_path)) <= SIZE_MAX + line_size_max
-    assert sum(sizes(tmp_path)) > SIZE_MAX - 3 * SIZE_MAX // PARTS  # and no more than needed is gone
+    assert sum(sizes(tmp_path)) > SIZE_MAX - 3 * SIZE_MAX // PARTS  # and no more than needed is removed
     left = [job for run in runs_of(tmp_path) for job in jobs(run)]
     assert left == list(range(number - len(left), number))
     assert sorted(path for path in tmp_path.iterdir()) == runs_of(tmp_path)  # no folder is left empty
@@ -152,7 +154,7 @@ def test_a_log_whose_begin_is_gone_is_read_from_where_all_ranks_have_theirs(tmp_
     report = make_report(events)
     assert (report.is_cut, report.begin_s, report.started_unix_s) == (True, begin_s, 5.0)
     assert (report.ranks, report.pes) == (2, 3)
-    # PEs 0 and 1 have been busy from before on, PE 2 no longer was.
+    # PEs 0 and 1 were busy before this part of the log, PE 2 was not.
     assert report.utilisation.mean == pytest.approx(2 / 3, rel=0.01)
 
 

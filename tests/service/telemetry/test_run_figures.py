@@ -1,4 +1,4 @@
-"""Figures with one definition: what counts as a latency of its kind, and the worker creation ratio."""
+"""Definitions of the kinds of latencies, and of the worker creation ratio."""
 
 import pytest
 
@@ -9,10 +9,12 @@ from mallob_py.service.telemetry.report import CreationRatio, creation_ratio, te
     ("jobs", "ratio"),
     [
         ([(6, 4), (1, 1), (9, 3)], CreationRatio(median=1.5, max=3.0, total=2.0)),
-        ([(1, 1), (2, 1)], CreationRatio(median=1.5, max=2.0, total=1.5)),  # between the middle two
+        # the median of two values is their mean
+        ([(1, 1), (2, 1)], CreationRatio(median=1.5, max=2.0, total=1.5)),
         ([(0, 0), (2, 1)], CreationRatio(2.0, 2.0, 2.0)),
         ([(0, 0)], CreationRatio(None, None, None)),
-        ([(0, 2), (2, 2)], CreationRatio(median=0.5, max=1.0, total=0.5)),  # ended before it got a worker
+        # the first job ended before it got a worker
+        ([(0, 2), (2, 2)], CreationRatio(median=0.5, max=1.0, total=0.5)),
     ],
 )
 def test_the_creation_ratio_of_a_job_is_created_workers_over_its_largest_volume(

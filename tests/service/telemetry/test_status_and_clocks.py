@@ -1,4 +1,4 @@
-"""Whether a service runs does not depend on the clocks of its host and of whoever looks."""
+"""A service is recognised as running whatever the clocks of its host and of the reader show."""
 
 import fcntl
 import time
@@ -22,11 +22,11 @@ def test_a_service_whose_clock_differs_runs_if_its_status_changes(
 ) -> None:
     (tmp_path / "jobs.0").mkdir()
     write(tmp_path, time.time() + ahead_s)
-    assert read_live_status(tmp_path) is None  # nobody holds its folder
+    assert read_live_status(tmp_path) is None  # no service holds the folder's lock
     with open(tmp_path / "jobs.0/.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         monkeypatch.setattr(status_module, "_WATCHED_S", 0.0)
-        assert read_live_status(tmp_path) is None  # it hangs
+        assert read_live_status(tmp_path) is None  # the status does not change: the service hangs
         monkeypatch.setattr(status_module, "_WATCHED_S", 60.0)
         monkeypatch.setattr(time, "sleep", lambda s: write(tmp_path, time.time() + ahead_s + 1.0))
         assert (live := read_live_status(tmp_path)) is not None

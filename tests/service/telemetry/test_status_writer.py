@@ -1,4 +1,6 @@
-"""A client's status: all that run, some of the others, everything counted, and the last ones that ended."""
+"""A client's status: all running jobs, some waiting jobs, the last ended jobs, and the numbers of all
+jobs.
+"""
 
 import os
 from pathlib import Path
@@ -37,7 +39,7 @@ def file_of(name: str, **fields: Any) -> JobFile:
 
 
 class Client:
-    """One that has taken in jobs, with a PE of its own."""
+    """A client that has taken in jobs, with a PE."""
 
     def __init__(self, folder: Path) -> None:
         self.pe = PE(0, 1, Config())
