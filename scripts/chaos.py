@@ -68,7 +68,7 @@ def parse() -> argparse.Namespace:
     one = add("kills", kills.__doc__, 4)
     one.add_argument("--jobs", type=int, default=500, help="smallest number of jobs")
     one.add_argument("--kills", type=int, default=20)
-    one.add_argument("--stops", type=int, default=1, help="number of kills that are stops instead")
+    one.add_argument("--stops", type=int, default=1, help="how many kills only stop the process for a while")
     one.add_argument("--stop-seconds", type=float, default=30.0)
     one.add_argument("--durable", action="store_true", help="the service's option")
     one = add("trees", trees.__doc__, 4)
@@ -76,8 +76,8 @@ def parse() -> argparse.Namespace:
     one.add_argument(
         "trees", nargs="*", metavar="TREE", help=f"{names}; default: all up to 300 million tasks"
     )
-    one.add_argument("--losses", type=int, default=0, help="losses of ranks per tree, if it lasts")
-    one.add_argument("--restarts", type=int, default=0, help="restarts of the service per tree, if it lasts")
+    one.add_argument("--losses", type=int, default=0, help="ranks to kill during each tree")
+    one.add_argument("--restarts", type=int, default=0, help="restarts of the service during each tree")
     one.add_argument("--minutes", type=float, default=30.0, help="time limit of a tree")
     options = parser.parse_args()
     if options.campaign == "trees":

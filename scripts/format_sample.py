@@ -69,7 +69,7 @@ def _put(client: Path, name: str, **fields: object) -> None:
 
 
 def _leave_reply_unpublished(client: Path) -> None:
-    """Move a published reply back to the journal, its place just before the publication."""
+    """Move a published reply back to the journal, where it was just before it was published."""
     reply = client / "out/alice.decided.json"
     number = json.loads(reply.read_bytes())["internal_id"]
     reply.rename(client / f"journal/{number}.reply.alice.decided.json")

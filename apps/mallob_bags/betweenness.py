@@ -105,7 +105,7 @@ def _advance(
 
 
 class _Desk(NamedTuple):
-    """Arrays for the current source with an element per vertex. Bags in messages have no desk."""
+    """Arrays with an element per vertex, for the source that is being processed; they are never sent."""
 
     distance: NDArray[np.int32]
     paths: NDArray[np.float64]
@@ -123,7 +123,7 @@ class _Desk(NamedTuple):
 
 
 class BetweennessBag(NumberedBag):
-    """Sources to process. A task is one look at an edge; each edge is looked at on the way out and back."""
+    """Sources to process. A task is a visit to an edge; per source, each edge is visited out and back."""
 
     def __init__(self, graph: Graph, sources: NDArray[np.int64]) -> None:
         super().__init__(sources)

@@ -28,7 +28,7 @@ else:
     HAS_NUMBA = True
 
     def compiled(signature: str) -> Callable[[F], F]:
-        """Compile a function for arguments of these types (in Numba's notation), or load its kept code."""
+        """Compile a function for arguments of these types (in Numba's notation), or load its cached code."""
         return cast(Callable[[F], F], numba.njit(signature, cache=True, error_model="numpy"))
 
     def inlined(function: F) -> F:

@@ -168,7 +168,7 @@ def _expected_nodes(stack: Rows, size: int, expected_size: NDArray[np.float64]) 
 
 @compiled("UniTuple(i8, 2)(u4[:,::1], i8, u4[:,::1])")
 def _give_half(stack: Rows, size: int, given: Rows) -> tuple[int, int]:
-    """Move half of each node's unsearched children to `given`. Of nodes with one child, move every second.
+    """Move half of each node's unsearched children to `given`; of single children, move every second.
 
     Return the number of remaining rows and the number of moved rows.
     """

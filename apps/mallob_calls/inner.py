@@ -3,7 +3,7 @@
 Each executor that is created within a call is a pool with one thread, so that a call that waits for its calls
 always continues, however deep calls are nested. The pools offer waiting calls to the outer executor. When
 workers are idle, the outer executor fetches some of these calls, and sends back their outcomes. If a worker
-is lost, it has that worker's calls done again; this process just waits longer for the outcomes.
+is lost, the outer executor has other workers do its calls; this process just waits longer for the outcomes.
 
 The function and the arguments are pickled when a call is submitted, and its result when the call returns, on
 any worker. A call that cannot be pickled is done in this process with the objects themselves.
@@ -139,7 +139,7 @@ class _Pool:
         self._news.release()
 
     def take_last(self, others: Sequence[_Entry]) -> _Entry | None:
-        """Remove and return the last waiting call if it can be given away and its function is the others'."""
+        """Remove and return the last waiting call if it may be given away and has the others' function."""
         try:
             entry = self.waiting.pop()
         except IndexError:

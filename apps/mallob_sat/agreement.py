@@ -110,7 +110,7 @@ class _Agreement:
     def _has_answered(self, strategy: Strategy) -> bool:
         return family_of(strategy.solver) in self._gossip.table
 
-    # --- for `race` ---------------------------------------------------------------------------
+    # --- use by `race` ------------------------------------------------------------------------
 
     def _turn(
         self, messages: list[TreeMessage], attempts: Collection[Search | NativeSearch]

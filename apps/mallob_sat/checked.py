@@ -123,7 +123,7 @@ def signature(key: bytes, *parts: Any) -> bytes:
 
 
 class SecondReader:
-    """The second reader of the formula's text: mallob-check, which reads beside `dimacs`."""
+    """The second reader of the formula's text: the program mallob-check; the first is the module `dimacs`."""
 
     def __init__(self) -> None:
         self._key = os.urandom(_KEY_BYTES)
@@ -222,7 +222,7 @@ class CheckedSearch(NativeSearch):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(formula, strategy, clock)
-        self._renaming = Renaming(None)  # none, because the checker knows the formula's own names
+        self._renaming = Renaming(None)  # no renaming: the checker knows the formula's own names
         ours, theirs = socket.socketpair()
         with theirs:
             self.checker = subprocess.Popen(
@@ -254,7 +254,7 @@ class CheckedSearch(NativeSearch):
         self._shared.close()
         _end(self.checker)
 
-    # --- in the child ---------------------------------------------------------------------------
+    # --- in the child process -------------------------------------------------------------------
 
     def run(self) -> Result:
         """Search. Raises InputError if the checker does not confirm the answer or a step."""

@@ -168,7 +168,7 @@ class HeldBack:
 
 
 class KnownClauses:
-    """A memory of clauses' hashes. A new clause displaces at most one other, so few are soon forgotten."""
+    """A table of clauses' hashes. A new hash overwrites at most one other: few clauses are soon forgotten."""
 
     def __init__(self, places: int = 1 << 19) -> None:
         """Make an empty memory for at most `places` clauses, a power of two."""

@@ -190,7 +190,7 @@ class Helper:
         self._left_to_root.add(cube)
 
     def turn(self, timeout_s: float = 0.0) -> None:
-        """Handle messages, waiting for `timeout_s`."""
+        """Handle messages; wait for them at most `timeout_s`."""
         for message in self._context.poll(timeout_s):
             kind, _, body = _decode(message)
             if kind == _ROWS:
@@ -346,7 +346,7 @@ class Enumerating:
             return Result(UNSATISFIABLE, formula.assumptions, fields)
         return found.result(int(min(found.count, found.wanted)), complete=complete)
 
-    # --- the others -------------------------------------------------------------------------------
+    # --- workers other than the root --------------------------------------------------------------
 
     def _help(self, context: WorkerContext, formula: Formula) -> None:
         """Enumerate cube by cube until this worker is the root."""

@@ -192,7 +192,7 @@ class _Names:
     """Short names 1, 2, 3, ... for variables, in order of appearance."""
 
     def __init__(self) -> None:
-        #: variables; the index is the variable's name
+        #: named variables; a variable's index is its name
         self._variables = np.zeros(1, dtype=np.int32)
         #: variables in ascending order, and their names
         self._sorted = np.zeros(1, dtype=np.int32)

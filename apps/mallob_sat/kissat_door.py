@@ -8,7 +8,7 @@ learned them. Kissat's own learned clauses are read from its proof (DRAT, binary
 
 Before the door opens (`door_is_open`), this module checks everything that it assumes of the compiled module:
 the functions' names, the table's entry and its permission, the one part of kissat's state that it writes (the
-clause being built), and the bytes of a proof. If anything differs, kissat neither gives nor takes clauses.
+clause that is being added), and the bytes of a proof. If anything differs, kissat shares no clauses.
 
 Why this is sound. Let F be the formula.
 
@@ -78,9 +78,9 @@ _Function = ctypes.CFUNCTYPE(None, c_void_p)
 #: type of the functions in _UNTOLD: they take kissat and perhaps a flag, and return a status or nothing
 _Inprocessing = ctypes.CFUNCTYPE(c_int, c_void_p, c_int)
 _Stack = c_uint64 * 3
-#: three literals of a clause by which the checks find the clause being built; the step that adds unit clause
-#: 2
+#: three literals of a clause by which the checks find the clause that kissat builds
 _PROBE = (3, -1, 2)
+#: the step of a proof that adds unit clause 2
 _PROOF_OF_2 = b"a\x04\x00"
 
 
@@ -338,7 +338,7 @@ def _check_proofs(module: ctypes.CDLL) -> None:
     written = os.pread(fd, 100, 0)
     os.close(fd)
     if written != _PROOF_OF_2:
-        raise DoorIsClosed(f"PySAT's kissat writes other proofs: {written!r}")
+        raise DoorIsClosed(f"PySAT's kissat writes proofs in another format: {written!r}")
 
 
 def _clause_offset() -> int:
@@ -347,7 +347,7 @@ def _clause_offset() -> int:
 
 @cache
 def _clause_offset_in(module: ctypes.CDLL) -> int:
-    """Find the offset of the clause being built in kissat's state, by building a clause."""
+    """Find the offset in kissat's state of a clause that is being added, by adding one."""
     kissat = module.kissat_init()
     for literal in _PROBE:
         module.kissat_add(kissat, literal)
@@ -362,7 +362,7 @@ def _clause_offset_in(module: ctypes.CDLL) -> int:
     module.kissat_add(kissat, 0)
     module.kissat_release(kissat)
     if len(found) != 1:
-        raise DoorIsClosed(f"the clause being built is at {len(found)} places in PySAT's kissat")
+        raise DoorIsClosed(f"the new clause is at {len(found)} places in PySAT's kissat, not one")
     return found[0]
 
 
@@ -378,7 +378,7 @@ def _limit_offset_in(module: ctypes.CDLL) -> int:
     words = (c_uint64 * (_libc().malloc_usable_size(kissat) // 8)).from_address(kissat)[:]
     module.kissat_release(kissat)
     if words.count(_FAR) != 1:
-        raise DoorIsClosed(f"the limit of conflicts is at {words.count(_FAR)} places in PySAT's kissat")
+        raise DoorIsClosed(f"the conflict limit is at {words.count(_FAR)} places in PySAT's kissat, not one")
     return int(8 * words.index(_FAR))
 
 

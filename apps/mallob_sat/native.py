@@ -414,7 +414,7 @@ class NativeSearch(FiguredSearch):
         self._pipe.close()
         self._childs_pipe.close()
 
-    # --- in the child ---------------------------------------------------------------------------
+    # --- in the child process -------------------------------------------------------------------
 
     def run(self) -> Result:
         self._figures = self._board.begin()

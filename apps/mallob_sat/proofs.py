@@ -96,7 +96,7 @@ class Scribe:
 
     def write(self, lines: Iterable[str]) -> None:
         """Write lines that do not come from the solver."""
-        with suppress(BrokenPipeError):  # `deliver` raises the reason
+        with suppress(BrokenPipeError):  # `deliver` raises the error that ended the pipe
             self._pipe.writelines(lines)
             self._pipe.flush()
 

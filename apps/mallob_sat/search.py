@@ -225,7 +225,7 @@ class Search(FiguredSearch):
             self._inlet.close()
             self._childs_inlet.close()
 
-    # --- in the child ---------------------------------------------------------------------------
+    # --- in the child process -------------------------------------------------------------------
 
     def run(self) -> Result:
         self._figures = self._board.begin()

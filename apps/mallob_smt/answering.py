@@ -43,7 +43,7 @@ class Completed(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The end of the script: all parts are answered."""
 
     transcript: str
-    #: number of requests without an answer to which another engine may have an answer
+    #: number of the script's requests that this engine did not answer, but another engine perhaps can
     flaws: int
     reason_unknown: str
 

@@ -339,7 +339,7 @@ class _Cutter:
         newlines = self.given[begin:end].split(b"\n")
         self.given[begin:end] = b"\n".join(b" " * len(line) for line in newlines)
 
-    # --- the whole --------------------------------------------------------------------------
+    # --- the whole script -------------------------------------------------------------------
 
     def _facts(self) -> Facts:
         head = bytes(self.masked[:_BLOCK_BYTES])

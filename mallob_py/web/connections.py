@@ -76,7 +76,7 @@ class Connection(H11Protocol):
         if not self.transport.is_closing() or self.transport.get_write_buffer_size():
             self.transport.abort()
 
-    # --- a request's head -------------------------------------------------------------------------
+    # --- the head of a request --------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -89,7 +89,7 @@ class Jobs:
         #: client that a request has named -> shared search for the client's jobs without a reply
         self._looks: dict[int, SharedLook] = {}
 
-    # --- looking --------------------------------------------------------------------------------
+    # --- status, overview, groups ---------------------------------------------------------------
 
     def status(self) -> ServiceStatus | None:
         """Return the status of the running service; None: no service runs."""
@@ -374,7 +374,7 @@ class Jobs:
                 look = self._looks[client_index] = SharedLook(self._folder_of(client_index))
         return look.now()
 
-    # --- steering -------------------------------------------------------------------------------
+    # --- changes of jobs ------------------------------------------------------------------------
 
     def check_room(self) -> None:
         """Raise ApiError if no job can be submitted."""

@@ -418,7 +418,7 @@ class Interface:
     def __post_init__(self) -> None:
         object.__setattr__(self, "answers", Answers(self.store.path, _ANSWERS_BYTES_MAX))
 
-    # --- seeing ---------------------------------------------------------------------------------
+    # --- requests that read ---------------------------------------------------------------------
 
     async def overview(self, request: Request) -> Response:
         overview = await run_in_threadpool(self.jobs.overview, _user(request))
@@ -519,7 +519,7 @@ class Interface:
         text = await run_in_threadpool(metrics, status, self.store.upload_bytes(), turns)
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
-    # --- steering -------------------------------------------------------------------------------
+    # --- requests that change jobs --------------------------------------------------------------
 
     async def submit(self, request: Request) -> Response:
         wait_s = _wait_s(request)

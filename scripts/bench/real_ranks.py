@@ -10,7 +10,7 @@ The script starts a service of `ranks` x `pes` PEs and prints two tables:
 - priorities: a stream of jobs for each priority, all at the same time; the mean volume of each priority's
   jobs beside its exact share, which the simulator reaches (`mallob-py experiment priorities`).
 
-The number after ± is half of a 95 % interval: for the ratio over generations of jobs, else over jobs.
+a ± b is a mean with its 95 % interval: the ratio's over generations of jobs, other intervals over jobs.
 Formulas are drawn by seed. With more PEs than cores, workers share cores; PE-seconds are wall seconds.
 """
 

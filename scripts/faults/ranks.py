@@ -124,7 +124,7 @@ class Ranks:
         leavers = 0 if self._ordered is None else self._ordered.leavers
         return len(self._founders & self._left) - leavers - 1
 
-    # --- taking ranks -----------------------------------------------------------------------------
+    # --- losses of ranks --------------------------------------------------------------------------
 
     def strike(self) -> bool:
         """Kill or stop one or two ranks, or kill a joining rank; return whether any rank was hit."""

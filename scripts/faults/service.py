@@ -66,7 +66,7 @@ class Service(Seen):
         disks: Disks | None = None,
         locks: Locks | None = None,
     ) -> None:
-        """Start a service. `disks`, `locks`: to be closed with it; `environment`: further variables."""
+        """Start a service, which closes `disks` and `locks` at its end; `environment`: further variables."""
         self.folder = folder
         self._disks = disks
         self._locks = locks
@@ -89,13 +89,13 @@ class Service(Seen):
             "PYTHONPATH": os.pathsep.join([str(programs), os.environ.get("PYTHONPATH", "")]),
         }
         self._environment |= environment or {}
-        #: size of the output when the present life began
+        #: size of the output at the last start of all ranks
         self._began_bytes = 0
         #: how often all ranks have been started
         self.lives = 0
         self.start()
 
-    # --- lives ----------------------------------------------------------------------------------------
+    # --- starts ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
         with open(self.output_path, "ab") as output:
@@ -126,7 +126,7 @@ class Service(Seen):
         wait_until(runs, "the service runs", DEADLINE_S)
 
     def await_ready(self) -> None:
-        """Wait until the ranks of this life accept jobs. Raises Wrong if the service ends before."""
+        """Wait until the ranks of the last start accept jobs. Raises Wrong if the service ends before."""
 
         def is_ready() -> bool:
             self.check_alive()

@@ -167,13 +167,13 @@ class Soak:
         self._foreign.check()
 
     def _end_life(self, ranks: Ranks) -> None:
-        """End the service's present life, in which few ranks of the start are left; begin the next life."""
+        """Stop the service or kill all ranks of its start, few of which are left; all ranks start again."""
         self._check_growth()
         sizes = ", ".join(
             f"{proportional_bytes(pid) / 1e6:.0f}" for pid in Family.of(self.service.mark).ranks
         )
         print(
-            f"a life ends after {self._jobs.count} replies; memory of its ranks in MB: {sizes}",
+            f"all ranks start again after {self._jobs.count} replies; memory of the old ranks in MB: {sizes}",
             flush=True,
         )
         if draw(SOAK_ENDS, self._rng) == "stop":
@@ -189,7 +189,7 @@ class Soak:
         self._jobs.await_all(self.service.check_alive, self._silence_s)
 
     def _check_growth(self) -> None:
-        """Check that memory does not grow within a life; ranks may free memory late. Raises Wrong."""
+        """Check that memory has not grown since all ranks started; they may free it late. Raises Wrong."""
 
         def has_not_grown() -> bool:
             self.service.check_alive()
@@ -212,7 +212,7 @@ class Soak:
             print(sample)
 
     def _play_round(self) -> None:
-        """Play a round. If ranks may be lost, they are lost, leave and join in some rounds."""
+        """Play a round of jobs and faults. In a soak with losses of ranks, ranks also leave and join."""
         rng, jobs, ranks = self._rng, self._jobs, self._ranks
         is_burst = rng.random() < 0.15
         kill_rate = rng.choice((0.0, 0.03, 0.15))
@@ -324,7 +324,7 @@ def grown_bytes(samples: Sequence[Sample]) -> int:
 
 
 def check_descriptors(samples: Sequence[Sample]) -> None:
-    """Check that the numbers of descriptors do not grow within one life. Raises Wrong."""
+    """Check that the numbers of descriptors do not grow between two starts of all ranks. Raises Wrong."""
     early, late = _early_and_late(samples)
     for what in ("fds", "server_fds"):
         grown = min(getattr(one, what) for one in late) - max(getattr(one, what) for one in early)

@@ -70,7 +70,7 @@ STOPS = {"everything": 1, "launching process": 1, "launcher": 1, "proxy": 1, "ra
 #: weights of parts in the soak (SOAK_RANKS: only if other ranks survive a loss)
 SOAK_PROCESSES = {"worker": 9, "fork server": 1}
 SOAK_RANKS = {"rank": 2, "first rank": 1, "client's rank": 1, "two ranks": 1}
-#: weights of the ways to end a service's life in the soak: stopping it, or killing its first ranks
+#: weights of the ways in which the soak ends a service's ranks: stopping it, or killing its first ranks
 SOAK_ENDS = {"stop": 1, "first ranks": 1}
 #: weights of the disks that are full for seconds
 SOAK_DISKS = {"api": 2, "logs": 1, "tmp": 1}

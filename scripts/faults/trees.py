@@ -102,7 +102,7 @@ HEADER = (
 
 
 class Trees:
-    """The campaign: a service, the trees that it counts, other jobs, and faults."""
+    """The campaign: a service counts trees, while other jobs come and faults occur."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self._options = options
@@ -180,7 +180,7 @@ class Trees:
         return unrest
 
     def _let_others_come(self, workers: int) -> bool:
-        """Submit a brief job of higher priority, unless too many wait already; return whether it was."""
+        """Submit a brief job of higher priority and return True, unless too many wait already."""
         if len(self._jobs.awaited) > 2 * self._options.ranks:
             return False
         self._number += 1
@@ -209,7 +209,7 @@ class Trees:
         return True
 
     def _root_left_at_s(self) -> float:
-        """Return the time [s since 1970] of the last logged leaving of a root in this life; 0: none."""
+        """Return when a root last left [s since 1970], by the logs since the service's start; 0: none has."""
         runs = runs_of(self.service.log_dir) if self.service.log_dir.exists() else []
         at_s = 0.0
         for run in runs[-1:]:
@@ -220,7 +220,7 @@ class Trees:
         return at_s
 
     def _lose_a_rank(self) -> bool:
-        """Kill a rank and order a new one, unless no rank of the start might be left; return whether."""
+        """Kill a rank, order a new one and return True, unless no rank of the start might be left."""
         if self._losses_left == 0:
             return False
         self._losses_left -= 1

@@ -83,7 +83,8 @@ def test_what_is_no_sum_of_two_numbers_is_left_to_others() -> None:
     encodings = [encoding_of(one, is_direct=True) for one in cp.intvar(0, 3, shape=3)]
     integers = integers_of(encodings)
     alone = list(encodings[0].vars())
-    assert integers.clauses([1] * 4, alone, "==", 1) is None  # says only that the integer has one value
+    # the sum says only that the integer has one value
+    assert integers.clauses([1] * 4, alone, "==", 1) is None
     of_all = [literal for encoding in encodings for literal in encoding.vars()]
     assert integers.clauses([1] * 12, of_all, "<=", 5) is None
 

@@ -32,7 +32,7 @@ def is_verified(formula: Sequence[Sequence[int]], proof: str | bytes) -> bool:
     return True
 
 
-# --- steps by hand --------------------------------------------------------------------------
+# --- single steps of proofs -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_clause_that_only_some_models_satisfy_is_no_rat(hints: str) -> None:
         check([[-1, 2], [1, 3, 4]], f"3 1 0 {hints} 0\n")
 
 
-# --- binary ---------------------------------------------------------------------------------
+# --- binary proofs --------------------------------------------------------------------------
 
 
 def binary(steps: Sequence[RawStep]) -> bytes:
@@ -166,7 +166,7 @@ def test_steps_across_the_borders_of_what_is_read_at_once(monkeypatch: pytest.Mo
         assert [step[1:] for step in parsed(binary(steps))] == [step[1:] for step in steps]
 
 
-# --- damage ---------------------------------------------------------------------------------
+# --- damaged proofs -------------------------------------------------------------------------
 
 Damage = Callable[[random.Random, list[RawStep]], list[RawStep]]
 
@@ -313,7 +313,7 @@ def test_a_text_proof_cut_anywhere_is_refused() -> None:
         assert not is_verified(formula, proof[:size]), size
 
 
-# --- the formula ----------------------------------------------------------------------------
+# --- the formula of a proof -----------------------------------------------------------------
 
 
 def test_the_formula_is_read_as_it_stands(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_numbers_that_are_not_understood_are_an_error_and_no_proof() -> None:
         list(number_late_clauses(["9 2 0 7 0\n"], [(3, [5])], 7))
 
 
-# --- the file -------------------------------------------------------------------------------
+# --- the file of a proof --------------------------------------------------------------------
 
 
 def test_a_satisfiable_formula_leaves_no_proof(proof: Path) -> None:

@@ -13,7 +13,8 @@ from mallob_py.cli.main import main
 _POLICIES = [name for name in policy_names() if not getattr(policy_of(name), "shares_nodes", False)]
 _JOBS = 160
 _TEXTS = "; Version: 2.2\n; UnixStartTime: 1163199901\n; TimeZoneString: US/Pacific\n; MaxQueues: 2\n"
-#: kind of machine -> lines of its header, number of processors, processors per node, number of nodes here
+#: kind of machine -> lines of its header, number of processors, processors per node, number of nodes read by
+#: mallob-py
 _MACHINES = {
     "whole nodes of 8": ("; MaxNodes: 1152\n; MaxProcs: 9216\n; Partition: 1 pbatch", 9216, 8, 1152),
     "whole nodes of 4": ("; MaxNodes: 1002\n; MaxProcs: 4008\n; Note: 1,024 with logins", 4008, 4, 1002),

@@ -72,7 +72,7 @@ def test_the_last_rate_on_a_number_of_nodes_counts_until_the_job_ends() -> None:
     assert fits.curve(3) == Power(0.2)
 
 
-# --- in the simulator ------------------------------------------------------------------------
+# --- fitting in the simulator ----------------------------------------------------------------
 
 
 class Watching:
@@ -134,7 +134,7 @@ def test_a_policy_without_a_period_sees_no_rates() -> None:
     assert dict(policy.seen)[90.0] is None
 
 
-# --- under the policy ------------------------------------------------------------------------
+# --- fitting under the policy ----------------------------------------------------------------
 
 
 def sizes_at(schedule: Schedule, at_s: float) -> list[int]:

@@ -36,7 +36,7 @@ public = pytest.mark.skipif(
 )
 
 
-# --- plain programs ---------------------------------------------------------------------------------
+# --- the simulator against plain programs -----------------------------------------------------------
 
 #: (now, free nodes, waiting jobs, estimated ends and nodes of running ones) -> which jobs start
 _Plan = Callable[[float, int, list[Job], list[tuple[float, int]]], list[Job]]
@@ -153,7 +153,7 @@ def test_every_start_of_the_published_easy_is_that_of_a_plain_program(name: str,
     assert list(schedule.starts_s) == plain_elastisim(workload)
 
 
-# --- public traces ----------------------------------------------------------------------------------
+# --- jobs of public traces --------------------------------------------------------------------------
 
 
 @public
@@ -216,7 +216,7 @@ def test_all_published_digits_of_the_agreement_policy_come_out(
     [
         # As the paper describes the policy; 0.743 is published for the best cut-off.
         ({"waits": "map", "counts_shared": False}, 0.743),
-        # Without the check; the number is from a plain program that remembers nothing between decisions.
+        # Without the policy's check; 0.529 comes from a plain program that keeps no state between decisions.
         ({"check": False, "counts_shared": False, "again": False, "replan": False}, 0.529),
     ],
 )

@@ -209,8 +209,9 @@ def test_an_evolving_job_asks_and_may_be_given() -> None:
 
 
 def evolving(wanted: int, *others: tuple[Job, Truth]) -> Workload:
-    """Return a job on two of four nodes that requests `wanted` nodes after five seconds and one at last, and
-    others.
+    """Return an evolving job on two of four nodes, and `others`.
+
+    After a quarter of its work, the job requests `wanted` nodes, after three quarters one.
     """
     own = Job(0, 0.0, 2, 20.0, Kind.EVOLVING, 1, 4)
     wishes = (Wish(0.25, wanted), Wish(0.75, 1))

@@ -144,7 +144,7 @@ def test_figures_of_nothing_are_drawn_without_a_warning(
     assert (tmp_path / "fig6-latencies.png").exists()
 
 
-# --- what is wrong -----------------------------------------------------------------------------
+# --- wrong arguments ---------------------------------------------------------------------------
 
 
 def complaint(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: object) -> str:

@@ -91,7 +91,7 @@ def jobs_of(*arguments: str) -> list[dict[str, Any]]:
     return make_jobs(parsed)
 
 
-# --- handing in ----------------------------------------------------------------------------
+# --- submitting a group --------------------------------------------------------------------
 
 
 def test_several_jobs_get_a_group_and_one_alone_gets_none(formulas: list[str]) -> None:
@@ -163,7 +163,7 @@ def test_who_leaves_a_group_is_told_of_it_and_not_of_each_job(capsys: pytest.Cap
     assert "u.j1" not in told
 
 
-# --- again ---------------------------------------------------------------------------------
+# --- submitting a group again --------------------------------------------------------------
 
 
 def test_failed_and_unsolved_jobs_are_handed_in_again_with_what_the_options_say(service: Service) -> None:
@@ -212,7 +212,7 @@ def test_what_contradicts_jobs_as_they_were_is_refused(arguments: tuple[str, ...
         jobs_of(*arguments)
 
 
-# --- waiting and ending --------------------------------------------------------------------
+# --- waiting for groups, cancelling them ---------------------------------------------------
 
 
 def hand_in(service: Service, *names: str, number: int = 0, user: str = ME) -> None:

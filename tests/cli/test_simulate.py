@@ -104,7 +104,7 @@ def test_the_log_is_what_the_report_reads(
     assert [job["name"] for job in report["jobs"]] == ["client0.a", "client1.b"]
 
 
-# --- what is wrong -----------------------------------------------------------------------------
+# --- wrong arguments ---------------------------------------------------------------------------
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

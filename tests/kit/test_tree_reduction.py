@@ -116,7 +116,7 @@ class Tree:
         self.latest = 0
         self.join(0)
 
-    # --- what happens to the tree -----------------------------------------------------------
+    # --- changes of the tree ----------------------------------------------------------------
 
     def join(self, index: int) -> None:
         if self.suspended and self.random.random() < 0.7:
@@ -219,7 +219,7 @@ class Tree:
         elif not packet.returned:
             self._post(Packet(packet.target, packet.source, packet.data, returned=True))
 
-    # --- what applications do -----------------------------------------------------------------
+    # --- use by applications ------------------------------------------------------------------
 
     def advance(self, stay: Stay) -> None:
         """Let a process take in the messages of its rank: all, or only the first."""
@@ -341,7 +341,7 @@ def test_once_the_tree_is_quiet_again_everybody_gets_the_result_of_all(seed: int
         assert contributors(epoch, json.loads(stay.process.finished[-1].data)) == everybody
 
 
-# --- one by one -----------------------------------------------------------------------------
+# --- reductions one after the other ---------------------------------------------------------
 
 
 def reduction(context: Context, own: list[str], channel: int = 0) -> TreeReduction:

@@ -28,7 +28,7 @@ class Asked:
         self.withdrawn.append((job, subtree))
 
     def counts(self) -> dict[int, int]:
-        """Return, by the topmost worker of each request, how many workers are requested."""
+        """Return a dict: topmost worker of a request -> number of workers that it requests."""
         return {request.subtree: request.count for request in self.requests.values()}
 
 

@@ -78,7 +78,7 @@ def _jobs_offered(effects: list[AnyEffect]) -> list[int]:
     return [offer.job for offer in _sent(effects, messages.Offer)]
 
 
-# --- requests that found nobody ------------------------------------------------------------------------
+# --- requests that found no PE -------------------------------------------------------------------------
 
 
 def test_race_5_a_request_goes_on_from_a_pe_that_cannot_take_it_and_its_hops_are_counted() -> None:
@@ -97,7 +97,7 @@ def test_race_5_a_request_that_has_met_busy_pes_too_often_goes_back_to_its_paren
     assert not [supply for supply in _sent(effects, messages.Supply) if supply.requests]
 
 
-# --- messages of epochs to come ------------------------------------------------------------------------
+# --- messages of later epochs --------------------------------------------------------------------------
 
 
 def test_race_1_messages_that_wait_for_an_epoch_are_handled_in_the_order_in_which_they_came() -> None:
@@ -114,7 +114,7 @@ def test_race_1_a_message_waits_for_its_own_epoch_though_later_ones_came_before(
     assert _jobs_offered(played.hear_epoch(job_1=1, job_2=1)) == [2]
 
 
-# --- news of epochs ------------------------------------------------------------------------------------
+# --- epochs that begin ---------------------------------------------------------------------------------
 
 
 def test_it_is_told_that_a_job_is_over_even_where_it_has_no_worker() -> None:
@@ -246,7 +246,7 @@ def test_race_11_a_worker_whose_description_comes_after_its_acceptance_starts_on
     assert [effect.job for effect in effects if isinstance(effect, StartWorker)] == [1]
 
 
-# --- keeping free for a suspended worker -----------------------------------------------------------------
+# --- a PE that stays free for a suspended worker ---------------------------------------------------------
 
 
 def test_a_pe_keeps_itself_free_when_its_suspended_worker_is_deserved_again_and_not_in_each_epoch() -> None:

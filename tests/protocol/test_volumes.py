@@ -276,7 +276,7 @@ def test_when_jobs_outnumber_pes_the_best_standing_run(jobs: Jobs, data: st.Data
     assert volumes == [int(j in best) for j in range(n)]
 
 
-# --- both ways to the root, and bulk -----------------------------------------------------------
+# --- search for the root of the sum, and many jobs at once -------------------------------------
 
 
 @settings(max_examples=100)

@@ -233,7 +233,7 @@ class Running(Seen):
         poll_until(is_ready, "the service accepts jobs")
         self.pids |= set(marked_processes(self.mark))
 
-    # --- jobs in, replies out ---------------------------------------------------------------
+    # --- submit jobs, await replies ---------------------------------------------------------
 
     def drop(self, file_name: str, content: bytes | str, client: int = 0) -> None:
         """Put a job file into `in/`, complete from the first moment on."""
@@ -265,7 +265,7 @@ class Running(Seen):
         """Submit a job and wait for its reply."""
         return self.reply(self.submit(name, client, **fields))
 
-    # --- the state ---------------------------------------------------------------------
+    # --- state of the service ----------------------------------------------------------
 
     def told(self, command: str, *arguments: object) -> str:
         """Return the output of a command about the service, such as `status`.
@@ -301,7 +301,7 @@ class Running(Seen):
     def processes(self) -> list[int]:
         return marked_processes(self.mark)
 
-    # --- the end ---------------------------------------------------------------------------
+    # --- end of the service ----------------------------------------------------------------
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Order a clean end, and wait for it; return the exit code."""

@@ -348,7 +348,7 @@ def test_a_folder_without_a_service_is_told(tmp_path: Path) -> None:
         Executor(ranks="2")  # type: ignore[arg-type]
 
 
-# --- who may bring code --------------------------------------------------------------------------------
+# --- users who may bring code --------------------------------------------------------------------------
 
 
 def test_a_job_by_hand_is_told_where_jobs_of_this_kind_come_from(service: Running) -> None:

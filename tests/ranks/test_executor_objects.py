@@ -144,7 +144,7 @@ def test_each_try_gets_the_arguments_as_they_were(executor: Executor, tmp_path: 
     assert list(executor.map(called.adds_until_third_try, lazily, items, retries=2, buffersize=1)) == [2, 3]
 
 
-# --- what is odd ----------------------------------------------------------------------------------------
+# --- unusual objects ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("more", [{}, {"ordered": False}, {"buffersize": 2}])

@@ -202,7 +202,7 @@ def test_the_best_offer_outlives_a_rank(wanted: str, tmp_path: Path) -> None:
         (victim,) = victims_of(service, [wanted], ranks)
         os.kill(ranks[victim], signal.SIGKILL)
         await_generation(service, 2)
-        # A rank without the client repeats the offers that are still of use.
+        # Ranks other than the client's repeat the interim results that the client may not have got.
         poll_until(lambda: interim() == JobInterim("cost", True, 5, 3), "the client knows")
         service.interrupt("descends")
         result = service.reply(reply)["result"]

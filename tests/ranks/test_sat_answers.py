@@ -42,7 +42,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-# --- solve ---------------------------------------------------------------------------------------
+# --- the command solve ---------------------------------------------------------------------------
 
 
 def test_a_portfolio_decides_who_answers(tmp_path: Path) -> None:

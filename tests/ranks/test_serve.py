@@ -46,7 +46,7 @@ def accepted(service: Running, name: str) -> int:
     return int(service.await_event("accepted", name=name)["job"])
 
 
-# --- what jobs get --------------------------------------------------------------------------
+# --- outcomes of jobs -----------------------------------------------------------------------
 
 
 def test_a_formula_in_a_file_is_solved(service: Running, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_running_job_is_interrupted_with_statistics(service: Running) -> None:
     assert not (service.box() / "out" / "stop-running.json.error.json").exists()
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- refused jobs -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_2000_files_at_once_get_2000_replies(service: Running) -> None:
     assert not list((service.box() / "in").iterdir())
 
 
-# --- the commands around it ---------------------------------------------------------------------
+# --- commands on a running service --------------------------------------------------------------
 
 
 def test_submit_waits_for_the_reply(service: Running, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_wrong_option_of_one_rank_is_one_line_and_ends_all(wrong: int, tmp_pat
     assert "accepting" not in done.out
 
 
-# --- solve ----------------------------------------------------------------------------------------
+# --- the command solve ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("ranks", "pes"), [(1, 2), (2, 3)])

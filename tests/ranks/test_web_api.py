@@ -124,7 +124,7 @@ def keyed(answer: Answer) -> str:
     return str(answer.headers["location"])
 
 
-# --- a job's way --------------------------------------------------------------------------------
+# --- a job from upload to result ----------------------------------------------------------------
 
 
 def test_an_upload_is_kept_until_the_service_will_never_read_it_again(web: WebServer, desk: Desk) -> None:
@@ -328,7 +328,7 @@ def test_a_folder_that_no_service_has_used_is_said(tmp_path: Path) -> None:
         server.stop()
 
 
-# --- who may come in ----------------------------------------------------------------------------
+# --- tokens -------------------------------------------------------------------------------------
 
 GUARDED = [
     *(("GET", "/api/jobs"), ("POST", "/api/jobs"), ("GET", "/api/jobs/u.n"), ("GET", "/api/jobs/u.n/reply")),
@@ -401,7 +401,7 @@ def test_a_second_web_server_on_the_same_folder_is_refused(web: WebServer) -> No
     assert "another `mallob-py web`" in err
 
 
-# --- what does not get through --------------------------------------------------------------------
+# --- requests that are refused --------------------------------------------------------------------
 
 
 def test_files_of_the_host_cannot_be_named(web: WebServer, desk: Desk) -> None:
@@ -585,7 +585,7 @@ def test_no_answer_names_a_path_of_the_host(web: WebServer, desk: Desk) -> None:
         assert str(web.api_dir.parent) not in web.get(path).text
 
 
-# --- the page and the description -----------------------------------------------------------------
+# --- the page, and the description of the interface -----------------------------------------------
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_runs_no_foreign_script(web: WebServer) -> None:

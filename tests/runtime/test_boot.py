@@ -49,7 +49,7 @@ class Joins(Exception):
 def test_a_rank_that_joins_waits_as_long_as_the_others_for_one_that_hangs(
     timeout_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the new rank would count the coordinator as lost, which itself waits for the hanging rank."""
+    """The coordinator waits for the hanging rank; a less patient new rank would count it as lost."""
     patience: list[float] = []
 
     def join(invitation: Any, pes: int | None, patience_s: float) -> None:

@@ -96,7 +96,7 @@ def test_a_reserve_is_a_size_or_a_share() -> None:
     assert Reserve(share=0.05).of(1000) == 50
 
 
-# --- the kernel's kills ------------------------------------------------------------------------
+# --- processes that the kernel killed ----------------------------------------------------------
 
 
 def test_kills_for_want_of_memory_are_seen_on_the_host_and_in_groups_of_both_versions(kernel: Kernel) -> None:
@@ -135,5 +135,6 @@ def test_kills_are_counted_with_few_reads_and_not_before_the_first_look(
     kills = MemoryKills(kernel.kills)
     assert not reads
     kills.look(0.0)
-    assert len(reads) == 4  # files: of the host, the process's list of groups, two groups
+    # one file of the host, the list of the process's groups, and one file for each of two groups
+    assert len(reads) == 4
     assert not kills.explain(1.0)

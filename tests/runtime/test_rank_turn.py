@@ -145,7 +145,7 @@ def test_a_rank_that_is_silent_is_found_out_in_time_by_one_that_nothing_else_wak
     assert 3.0 < parts.clock.now_s <= 5.0
 
 
-# --- a loop that waits rests --------------------------------------------------------------------
+# --- a waiting event loop uses no CPU time ------------------------------------------------------
 
 
 class ShortOfMemory:

@@ -459,7 +459,7 @@ def test_a_rank_is_not_kept_busy_while_an_order_is_under_way(
     assert 1 <= turns_until_quiet(resizing, 0.0) <= 3
     assert rank.grown or rank.drains
     give(tmp_path, Resize(by=-1))  # this order must wait, and must not be forgotten
-    assert 1 <= turns_until_quiet(resizing, 10.0) <= 3  # by then, also a polled folder was read
+    assert 1 <= turns_until_quiet(resizing, 10.0) <= 3  # by then, a polled folder has been read, too
     if rank.done is not None:
         rank.begin(*range(6))
         rank.done({})

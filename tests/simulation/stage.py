@@ -234,7 +234,7 @@ class Stage:
     def _do_interrupt(self, pe: str, _job: str, job: str) -> Iterator[str]:
         return self._tell(int(pe), stimuli.JobInterrupted(int(job)))
 
-    # --- what happens to ranks ------------------------------------------------------------
+    # --- commands that lose, stop, add or remove ranks ------------------------------------
 
     def _do_lose(self, address: str) -> Iterator[str]:
         rank = int(address)
@@ -309,7 +309,7 @@ class Stage:
         while (yield from self._deliver_one(rank_messages.GenerationMessage)):
             pass
 
-    # --- what there is --------------------------------------------------------------------
+    # --- commands that print the state ----------------------------------------------------
 
     def _do_show(self) -> Iterator[str]:
         for address, node in self._nodes():
@@ -330,7 +330,7 @@ class Stage:
             for said in queue:
                 yield f"{source}->{dest}: {_told(said.message)}"
 
-    # --- what moves -----------------------------------------------------------------------
+    # --- stimuli and their effects --------------------------------------------------------
 
     def _nodes(self) -> list[tuple[int, Node]]:
         return [(address, rank) for address, rank in self._ranks.items() if isinstance(rank, Node)]

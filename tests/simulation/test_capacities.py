@@ -141,7 +141,7 @@ def test_a_rank_is_busy_with_messages_among_its_pes_before_it_sends() -> None:
     ]
 
 
-# --- random lives -------------------------------------------------------------------------------
+# --- random runs --------------------------------------------------------------------------------
 
 
 def test_many_random_lives_have_ranks_of_unequal_capacity() -> None:

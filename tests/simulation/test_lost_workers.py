@@ -66,7 +66,7 @@ def with_a_child_that_waits_for_its_description(seed: int = 0) -> tuple[Cluster,
     return cluster, places(cluster, FETCHED)[1]
 
 
-# --- who is lost makes room ---------------------------------------------------------------------------------
+# --- a lost worker's PE is free again -----------------------------------------------------------------------
 
 
 def test_a_worker_whose_description_cannot_be_stored_gives_its_place_to_another() -> None:
@@ -211,7 +211,7 @@ def test_a_suspended_worker_that_is_lost_is_forgotten() -> None:
     assert not cluster.pes[0].workers.giving_back.past()
 
 
-# --- hosts that rest ----------------------------------------------------------------------------------------
+# --- hosts that get no worker for a while -------------------------------------------------------------------
 
 
 def test_all_pes_of_a_rank_rest_when_one_has_got_no_process_and_are_tried_again() -> None:
@@ -368,7 +368,7 @@ def test_deaths_for_want_of_memory_are_not_counted_and_others_still_are(index: i
         assert len(processes_of(cluster, INLINE)) == 1
 
 
-# --- random lives -------------------------------------------------------------------------------------------
+# --- random runs --------------------------------------------------------------------------------------------
 
 
 def test_random_lives_know_breakdowns_of_all_kinds() -> None:

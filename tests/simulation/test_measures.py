@@ -196,7 +196,7 @@ def test_latencies_are_in_milliseconds_and_a_root_is_no_further_worker() -> None
     assert (workers.count, workers.median_ms, workers.max_ms) == (3, 2.0, 4.0)
 
 
-# --- nothing -----------------------------------------------------------------------------------
+# --- runs without jobs -------------------------------------------------------------------------
 
 
 def test_a_run_without_any_event_has_empty_measures() -> None:

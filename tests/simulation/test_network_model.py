@@ -106,7 +106,7 @@ def test_a_slow_rank_starts_the_processes_of_all_its_pes_slowly_and_no_others(
     assert [times.fetch_s(pe) > 0.01 for pe in range(20)] == slow
 
 
-# --- in a cluster ------------------------------------------------------------------------------
+# --- the model in a cluster --------------------------------------------------------------------
 
 
 def test_delayed_messages_are_overtaken_by_other_senders_but_never_by_their_own() -> None:

@@ -29,7 +29,7 @@ from mallob_py.protocol.effects import Outcome
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import RandomDelays
 
-# --- 9: termination ---------------------------------------------------------------------------------
+# --- race 9: termination ----------------------------------------------------------------------------
 
 
 def test_race_9_workers_without_an_answer_or_a_description_end_with_their_job() -> None:
@@ -104,7 +104,7 @@ def test_race_9_a_second_interrupt_is_harmless() -> None:
     assert cluster.ended[1].outcome is Outcome.INTERRUPTED
 
 
-# --- 11: descriptions --------------------------------------------------------------------------------
+# --- race 11: descriptions ---------------------------------------------------------------------------
 
 
 def test_race_11_a_job_whose_description_never_arrives_can_be_interrupted() -> None:
@@ -118,7 +118,7 @@ def test_race_11_a_job_whose_description_never_arrives_can_be_interrupted() -> N
     assert all(is_idle(cluster, rank) for rank in range(4))
 
 
-# --- 13: all PEs are busy, clients included ----------------------------------------------------------------
+# --- race 13: all PEs are busy, clients included -----------------------------------------------------------
 
 
 def test_race_13_every_pe_can_be_a_client_at_once() -> None:
@@ -151,7 +151,7 @@ def test_race_13_a_root_waits_for_its_pe_while_the_worker_that_has_to_leave_has_
     assert places(cluster, 2) == {0: rank}
 
 
-# --- 14: edges ------------------------------------------------------------------------------------------
+# --- race 14: edges -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -215,7 +215,7 @@ def test_race_14_a_job_that_ends_before_its_first_balancing_leaves_nothing() -> 
     assert volume(cluster, 1) is None
 
 
-# --- 15: budgets ------------------------------------------------------------------------------------------
+# --- race 15: budgets -------------------------------------------------------------------------------------
 
 
 def test_race_15_the_wallclock_limit_counts_from_the_start_of_the_root_not_from_submission() -> None:

@@ -33,7 +33,7 @@ from mallob_py.protocol.pe import PE
 from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import Scenario
 
-# --- 1: newer and older epochs ----------------------------------------------------------------------
+# --- race 1: newer and older epochs -----------------------------------------------------------------
 
 
 @told_with_luck
@@ -120,7 +120,7 @@ def test_race_1_an_old_request_is_judged_by_the_present_volume(seed: int) -> Non
     assert not failures
 
 
-# --- 2: the volume drops in between -----------------------------------------------------------------
+# --- race 2: the volume drops before an answer ------------------------------------------------------
 
 
 @told_with_luck
@@ -247,7 +247,7 @@ def test_race_2_a_parent_accepts_a_child_from_an_epoch_with_room_for_it_that_it_
     assert not rejections
 
 
-# --- found by random clusters -----------------------------------------------------------------------
+# --- races that random clusters found ---------------------------------------------------------------
 
 
 @told_with_luck

@@ -45,7 +45,7 @@ def _shrunk_by_one(seed: int, **settings: Any) -> tuple[Cluster, int, int, int]:
     return cluster, rank, number, places(cluster, 1)[1]
 
 
-# --- 7: a forgotten worker --------------------------------------------------------------------------
+# --- race 7: a forgotten worker ---------------------------------------------------------------------
 
 
 @told_with_luck
@@ -133,7 +133,7 @@ def test_race_7_a_pe_that_has_denied_a_query_does_not_wait_for_another_one(seed:
     rest(cluster)
 
 
-# --- 8: memory on the move ----------------------------------------------------------------------------
+# --- race 8: memory sent to a worker that leaves ------------------------------------------------------
 
 
 @told_with_luck
@@ -269,7 +269,7 @@ def test_race_8_a_pe_that_lets_go_of_the_worker_it_waits_for_offers_itself_at_on
     rest(cluster)
 
 
-# --- 10: messages to those who have left -----------------------------------------------------------------
+# --- race 10: messages to workers that have left ---------------------------------------------------------
 
 
 def _say_down(cluster: Cluster, rank: int, data: bytes) -> None:

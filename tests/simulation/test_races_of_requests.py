@@ -39,7 +39,7 @@ from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import Scenario
 
-# --- 5: matched as idle, but busy -------------------------------------------------------------------
+# --- race 5: matched as idle, but busy --------------------------------------------------------------
 
 
 def _pe_takes_its_own_job_while_its_token_is_granted(seed: int) -> tuple[Any, int, Any]:
@@ -89,7 +89,7 @@ def test_race_5_whoever_is_asked_to_adopt_is_never_busy(monkeypatch: pytest.Monk
     assert all(adoptions)
 
 
-# --- 6: cancelled requests --------------------------------------------------------------------------
+# --- race 6: cancelled requests ---------------------------------------------------------------------
 
 
 @told_with_luck
@@ -141,7 +141,7 @@ def test_race_6_a_job_that_ends_while_its_request_is_granted_gives_all_tokens_ba
     assert all(is_idle(cluster, rank) for rank in range(8))
 
 
-# --- found by random clusters -----------------------------------------------------------------------
+# --- races that random clusters found ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("matcher", Matching)

@@ -27,7 +27,7 @@ from mallob_py.protocol.config import Reuse
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.network import Hold
 
-# --- 3: previous incarnations -----------------------------------------------------------------------
+# --- race 3: previous incarnations ------------------------------------------------------------------
 
 
 @told_with_luck
@@ -84,7 +84,7 @@ def test_race_3_a_rejection_of_a_former_stay_does_not_end_this_stay(seed: int) -
     assert not news, "it has never left"
 
 
-# --- 4: two adopters for one seat -------------------------------------------------------------------
+# --- race 4: two adopters of one position in a tree -------------------------------------------------
 
 
 def _hold_first_adoption(cluster: Cluster, index: int) -> Hold:
@@ -151,7 +151,7 @@ def test_race_4_the_second_adopter_of_a_seat_sends_the_children_away_that_it_has
     assert places(cluster, 1) == winners
 
 
-# --- found by random clusters: children before their parents ----------------------------------------
+# --- races that random clusters found: children before their parents --------------------------------
 
 
 @told_with_luck

@@ -215,7 +215,7 @@ def test_the_last_words_of_a_process_that_was_ended_are_not_heard() -> None:
     assert len(processes_of(cluster, 1)) == 3
 
 
-# --- random lives -----------------------------------------------------------------------------------------
+# --- random runs ------------------------------------------------------------------------------------------
 
 
 def test_random_lives_know_shortages_of_all_kinds() -> None:

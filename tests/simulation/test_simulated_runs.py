@@ -98,7 +98,7 @@ def test_every_job_has_ended_once_when_the_stream_has_been_over_for_long() -> No
     assert {job.outcome for job in simulation.measures.ended} == {"result", "wallclock-limit"}
 
 
-# --- the work ----------------------------------------------------------------------------------
+# --- work of jobs ------------------------------------------------------------------------------
 
 
 def test_a_job_is_solved_when_its_work_is_done() -> None:

@@ -30,7 +30,7 @@ def bursts(specs: list[JobSpec]) -> list[list[JobSpec]]:
     return [list(group) for _, group in groupby(ordered, lambda spec: (spec.client, spec.arrival_s))]
 
 
-# --- drawn -------------------------------------------------------------------------------------
+# --- drawn workloads ---------------------------------------------------------------------------
 
 
 def test_the_same_seed_gives_the_same_stream_and_another_seed_another() -> None:
@@ -126,7 +126,7 @@ def test_a_stream_too_short_for_any_arrival_is_empty() -> None:
     assert drawn(seconds=1e-6) == []
 
 
-# --- read --------------------------------------------------------------------------------------
+# --- workloads from a file ---------------------------------------------------------------------
 
 
 def stream(folder: Path, text: str | bytes) -> Path:

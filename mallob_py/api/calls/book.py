@@ -286,7 +286,7 @@ class Book:
             else:
                 self._doubtful += ((group, call) for call in calls)
 
-    # --- what workers say ------------------------------------------------------------------------------
+    # --- messages of workers ---------------------------------------------------------------------------
 
     def results(
         self, worker: int, batch_number: int, calls: Sequence[int], spent_s: float, now: float
@@ -362,7 +362,7 @@ class Book:
         else:
             self._ready.append(group)
 
-    # --- what is to be sent ----------------------------------------------------------------------------
+    # --- messages to send ------------------------------------------------------------------------------
 
     def assignments(self, now: float) -> Iterator[Assignment]:
         """Yield the batches to be sent now, and note the calls of each as sent."""

@@ -236,7 +236,7 @@ class Hub:
         self._thread = threading.Thread(target=self._run, name="mallob-py-calls", daemon=True)
         self._thread.start()
 
-    # --- for other threads ---------------------------------------------------------------------
+    # --- methods for other threads -------------------------------------------------------------
 
     def submit(
         self, terms: Terms, function: Pickled, call: Any, future: CallFuture[Any], retries: int = 0
@@ -350,7 +350,7 @@ class Hub:
         self.call(cancel)
 
     def break_off(self, error_of: Callable[[str], BaseException]) -> None:
-        """End all calls, also later ones; `error_of` makes a call's error from its name."""
+        """End all calls, also later ones, each with the error that `error_of` returns for the call's name."""
 
         def break_off() -> None:
             self._broken = self._broken or error_of
@@ -375,7 +375,7 @@ class Hub:
         if not self.is_own_thread:
             self._thread.join()
 
-    # --- the thread -------------------------------------------------------------------------------
+    # --- methods of the hub's thread --------------------------------------------------------------
 
     def _run(self) -> None:
         over: Callable[[], BaseException] = partial(RuntimeError, "the executor was shut down; not done")

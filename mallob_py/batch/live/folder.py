@@ -297,7 +297,7 @@ def _read(path: Path, kind: type[_T]) -> _T | None:
         return None
 
 
-# --- processes of jobs whose keeper is gone -------------------------------------------------
+# --- processes of jobs whose keeper has ended -----------------------------------------------
 
 
 def _processes_with(variable: bytes) -> list[int]:

@@ -218,7 +218,7 @@ class LiveScheduler:
             self._view.ended = True
 
     def bound(self, job: int, most: int) -> bool:
-        """Note that a job has work for `most` slots; return whether it accepts orders and this is new."""
+        """Note that a job has work for `most` slots; return False if that is known or it takes no orders."""
         running = self._running.get(job)
         if running is None or self._shares_cores or running.job.kind not in (Kind.MALLEABLE, Kind.EVOLVING):
             return False

@@ -174,7 +174,7 @@ def kit_shape(jobs: int, nodes: int, seed: int) -> Workload:
     return _rigid(f"KIT shape, seed {seed}", nodes, arrivals, sizes, runs, runs)
 
 
-# --- all of them --------------------------------------------------------------------------------
+# --- all generators -----------------------------------------------------------------------------
 
 
 def _rigid(

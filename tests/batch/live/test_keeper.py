@@ -21,7 +21,7 @@ def test_a_process_forked_while_others_are_bound_is_bound_too(monkeypatch: pytes
             stack.callback(process.kill)
             os.sched_setaffinity(process.pid, {first})
             pids.append(process.pid)
-        seen = iter([pids[:1]])  # the other process, its child, begins after the first list was made
+        seen = iter([pids[:1]])  # the second process, a child of the first, is missing in the first list
         monkeypatch.setattr(keeper, "descendants", lambda root: next(seen, pids))
         keeper.bind(0, others)
         assert [os.sched_getaffinity(pid) for pid in pids] == 2 * [set(others)]

@@ -383,7 +383,7 @@ def test_a_program_that_cannot_be_started_says_so(make: Make, tmp_path: Path) ->
     assert scheduler.ended(answer.job).state.startswith("not started: ")
 
 
-# --- what becomes of some when others fail -----------------------------------------------------
+# --- jobs whose processes fail in part ---------------------------------------------------------
 
 
 def fill_disk(scheduler: Scheduler, is_full: bool) -> None:
@@ -763,7 +763,7 @@ def test_a_job_that_grows_while_the_disk_is_full_takes_orders_afterwards(make: M
     assert "counts as rigid" not in scheduler.story()
 
 
-# --- notices -----------------------------------------------------------------------------------
+# --- notices of jobs' ends ---------------------------------------------------------------------
 
 
 def tell(scheduler: Scheduler, line: str) -> None:
@@ -1083,7 +1083,7 @@ def test_a_guest_has_half_of_the_cores_of_its_mate_until_it_ends(make: Make, tmp
     poll_until(lambda: bound(long) == cores, scheduler.story)
 
 
-# --- who is refused -------------------------------------------------------------------------
+# --- refused requests -----------------------------------------------------------------------
 
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,6 @@
-"""A bag whose tasks sleep: so the bag takes the same time on a busy and on an idle machine.
+"""A bag whose tasks sleep, so that it takes the same time on a busy and on an idle machine.
 
-With the key `until`, tasks sleep until the file of this name exists, and hardly at all afterwards: so a test
+With the key `until`, tasks sleep until the file of this name exists, and then hardly at all, so that a test
 has as much time as it needs while the bag is at work.
 """
 

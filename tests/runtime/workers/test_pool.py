@@ -693,7 +693,7 @@ def test_an_application_is_imported_in_the_server_after_its_first_use(rank: Rank
     assert rank.pool.processes.generation == 1
 
 
-# --- the end of things ------------------------------------------------------------------
+# --- the end of processes and of the pool -----------------------------------------------
 
 
 def test_a_fork_server_that_dies_is_replaced_and_its_workers_are_reported(rank: Rank) -> None:

@@ -542,7 +542,7 @@ def _go_on(link: Link, ends: bool, private_bytes: int) -> None:
         link.says += [wire.ResultFound(b"", 0, 0.0), wire.Idle(private_bytes)]
 
 
-# --- while memory is short ---------------------------------------------------------------------
+# --- a pool while memory is short --------------------------------------------------------------
 
 GB = 1 << 30
 

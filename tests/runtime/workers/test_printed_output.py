@@ -34,7 +34,7 @@ def text_of(folder: Path, job: int) -> str:
     return path.read_text() if path.exists() else ""
 
 
-# --- by workers -----------------------------------------------------------------------------
+# --- output of workers ----------------------------------------------------------------------
 
 
 def test_what_each_job_prints_is_in_its_file_when_it_has_ended(rank: Rank, folder: Path) -> None:
@@ -95,7 +95,7 @@ def test_without_its_keeper_a_fork_server_begins_anew_with_another(rank: Rank, f
     rank.until(lambda: text_of(folder, 3) == "after\n" * 3)
 
 
-# --- the files ------------------------------------------------------------------------------
+# --- files of printed output ----------------------------------------------------------------
 
 
 def test_the_last_of_what_was_printed_is_kept(folder: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_folder_that_cannot_be_made_is_nobodys_loss(
     assert capfd.readouterr().err == "spoken\n"
 
 
-# --- who reads them -------------------------------------------------------------------------
+# --- readers of the output ------------------------------------------------------------------
 
 
 def test_a_reader_misses_nothing_while_files_are_set_aside(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ class Die(_NoInput):
 
 
 class Echo(_NoInput):
-    """Tells its parent of its place; passes each message on, also to its children."""
+    """Greets its children, passes received messages on to its parent, and returns at the message `end`."""
 
     name = "ECHO"
 

@@ -198,7 +198,7 @@ def test_a_host_that_had_no_room_is_asked_again_by_the_next_fetch(
     assert network.here == [(5, 1)]
 
 
-# --- when memory is short ---------------------------------------------------------------------
+# --- transfers while memory is short ----------------------------------------------------------
 
 
 def _fetched_by(network: Network, *ranks: int, job: int = 1, size: int = 7) -> int:

@@ -248,7 +248,7 @@ def test_whatever_comes_and_goes_shares_are_right_in_the_end(seed: int, moves: b
     assert not reachable(net.books, lambda one: isinstance(one, Terms))
 
 
-# --- the file ---------------------------------------------------------------------------------
+# --- the file of users ------------------------------------------------------------------------
 
 
 def rules_of(tmp_path: Path, text: str) -> UserRules:

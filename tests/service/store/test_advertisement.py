@@ -79,7 +79,7 @@ def test_a_folder_of_such_a_name_is_a_complaint(tmp_path: Path, temporary: Path)
 @needs_root
 @pytest.mark.timeout(60)
 def test_what_another_user_has_put_there_stays_his() -> None:
-    """Root has made the file, and the user nobody runs the service."""
+    """The user `root` has made the file, and the user `nobody` runs the service."""
 
     def serve() -> list[str]:
         os.getpid = lambda: 77  # changed only in this process

@@ -300,7 +300,7 @@ def test_a_chain_survives_a_death_at_any_step_and_is_gone_once_it_has_ended(
     raise AssertionError("it never survived")
 
 
-# --- a file system that repeats what it was asked for -------------------------------------------------
+# --- renames that succeed and are reported as failed --------------------------------------------------
 
 
 def repeat_renames(monkeypatch: pytest.MonkeyPatch) -> None:

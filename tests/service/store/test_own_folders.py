@@ -163,7 +163,7 @@ def test_checkpoints_of_another_folder_are_left_alone(tmp_path: Path) -> None:
     assert ["a link, or no folder" in complaint for complaint in complaints] == [True, True]
 
 
-# --- what is written ------------------------------------------------------------------------
+# --- files that are written -----------------------------------------------------------------
 
 _NO_FILES = [kind for kind in Kind if kind is not Kind.FILE]
 

@@ -61,7 +61,7 @@ def test_a_job_that_cannot_begin_anew_waits_for_one_of_such_jobs() -> None:
     assert "It waits until one of 48 such jobs at work ends; no more of them may be at work" in text
 
 
-# --- before it runs ---------------------------------------------------------------------------
+# --- jobs that do not run yet -----------------------------------------------------------------
 
 
 def test_a_job_waits_for_those_it_depends_on_each_with_its_state() -> None:
@@ -157,7 +157,7 @@ def test_a_job_that_waits_for_the_next_epoch_says_so() -> None:
     assert "next balancing" in told(job("waiting"))
 
 
-# --- the volume it has ------------------------------------------------------------------------
+# --- the volume of a running job --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
