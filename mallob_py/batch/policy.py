@@ -198,7 +198,8 @@ class Policy(Protocol):
     iterations. With `shares_nodes`, it is unsuitable for real jobs (`live`), which have nodes of their own;
     with `shares_cores` as well, it is suitable for real jobs that are bound to cores. With `rate_period_s`
     above 0, it sees rates of jobs, measured from this time [s] after a job's last resize on, over at least
-    this time. Its method `remark(running)`, if any, returns a sentence for `batch explain`.
+    this time. Its method `remark(running)`, if any, returns a sentence for `batch explain`; `warning(jobs)`
+    returns a sentence for `batch simulate` of these jobs, or None.
     """
 
     name: str

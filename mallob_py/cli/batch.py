@@ -146,7 +146,7 @@ def run_simulate(options: batch_options.BatchSimulateOptions) -> int:
         policies = [policy_of(text) for text in options.policy]
         workload = load(options)
         for policy in policies:
-            if (remark := getattr(policy, "remark", None)) and (why := remark(workload.jobs)):
+            if (warning := getattr(policy, "warning", None)) and (why := warning(workload.jobs)):
                 say(f"mallob-py: policy {policy.name}: {why}")
         power = NodePower(options.idle_watts, options.busy_watts)
         setting = Setting(workload, EventOrder(options.order), options.resize_cost, power, folder)

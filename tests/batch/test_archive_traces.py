@@ -54,7 +54,7 @@ def test_all_jobs_of_a_trace_end_or_are_rejected_with_a_reason(
     lines.insert(_JOBS // 3, "; a comment among the jobs\n;")
     path = tmp_path / "trace.swf"
     path.write_text(f"{_TEXTS}{header}\n" + "\n".join(lines) + "\n")
-    words = ["--malleable", "50%", "--output", str(tmp_path / "out"), "--jobs", "1"]
+    words = ["curve:curve=fitted", "--malleable", "50%", "--output", str(tmp_path / "out"), "--jobs", "1"]
     assert main(["batch", "simulate", str(path), "--policy", *_POLICIES, *words]) == 0
     said = capsys.readouterr()
     assert f"{_JOBS - 4} jobs, {nodes} nodes" in said.out

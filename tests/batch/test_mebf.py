@@ -202,18 +202,18 @@ def test_what_is_lent_counts_as_free_so_that_spare_does_not_lend_more_at_each_de
 @pytest.mark.parametrize(
     ("variant", "most", "is_said"), [("handoff", 2, True), ("spare", 2, False), ("handoff", 5, False)]
 )
-def test_a_range_of_nodes_in_which_it_expands_no_job_is_remarked(
+def test_a_range_of_nodes_in_which_it_expands_no_job_is_warned_of(
     variant: str, most: float, is_said: bool
 ) -> None:
     workload = make_malleable(rigid((0, 4, 10), (0, 6, 10), nodes=40), 1.0, NodeRange(0.5, most))
-    remark = Mebf(variant).remark(workload.jobs)
-    assert remark == (
+    warning = Mebf(variant).warning(workload.jobs)
+    assert warning == (
         "it expands jobs to more than 2 times their preferred nodes; no job can have more than 2 times"
         " (see --malleable-range)"
         if is_said
         else None
     )
-    assert Mebf(variant).remark(rigid((0, 4, 10), nodes=8).jobs) is None
+    assert Mebf(variant).warning(rigid((0, 4, 10), nodes=8).jobs) is None
 
 
 def test_gaps_are_left_or_expanded_into_or_made_larger() -> None:

@@ -1,6 +1,7 @@
 import pytest
-from workloads import rigid
+from workloads import malleable, rigid
 
+from mallob_py.batch.policy import Running, no_remark
 from mallob_py.batch.registry import PolicyTextError, policy_names, policy_of
 from mallob_py.batch.simulator import simulate
 
@@ -15,6 +16,17 @@ def test_settings_behind_a_colon_reach_the_policy() -> None:
 @pytest.mark.parametrize("name", policy_names())
 def test_every_registered_policy_can_be_made_and_is_called_by_its_text(name: str) -> None:
     assert policy_of(name).name == name
+
+
+@pytest.mark.parametrize("text", [*policy_names(), "curve:curve=fitted", "mebf:learn=queue"])
+def test_a_policy_speaks_of_a_running_job_and_of_a_workload(text: str) -> None:
+    policy, jobs = policy_of(text), malleable((0, 2, 4, 8, 10), nodes=8).jobs
+    running = Running(jobs[0], 0.0, [0, 1, 2, 3], 10.0, 1)
+    running.rate = 1.0
+    remark = getattr(policy, "remark", no_remark)(running)
+    assert ("by its rates on 4" in remark) == (text == "curve:curve=fitted")
+    warning = getattr(policy, "warning", None)
+    assert ("no job can have more" in (warning(jobs) if warning else "")) == text.startswith("mebf")
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ class Learnt:
         self.shares_cores = getattr(policy, "shares_cores", False)
         self.rate_period_s = getattr(policy, "rate_period_s", 0.0)
         self.remark = getattr(policy, "remark", no_remark)
+        self.warning = getattr(policy, "warning", None)
         self._policy = policy
         self._by: By = by
 

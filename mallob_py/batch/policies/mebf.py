@@ -82,7 +82,7 @@ class Mebf:
         self._share = share
         self._uses_extra = extra
 
-    def remark(self, jobs: Iterable[Job]) -> str | None:
+    def warning(self, jobs: Iterable[Job]) -> str | None:
         """Return why no job can be expanded beyond its preferred number of nodes; None: a job can."""
         most = max((job.high / job.nodes for job in jobs if job.is_malleable), default=math.inf)
         if most > 1.0 + self._ratio:
