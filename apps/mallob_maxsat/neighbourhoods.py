@@ -87,7 +87,7 @@ class Neighbourhoods:
         return found
 
     def learn(self, verdict: Verdict) -> None:
-        """Adapt the size of neighbourhoods to the answer of the search in the last one."""
+        """Adapt the size of neighbourhoods to the answer of the search in the last neighbourhood."""
         if verdict is Verdict.SATISFIABLE:
             return
         change = _GROWTH if verdict is Verdict.UNSATISFIABLE else _SHRINKAGE

@@ -135,7 +135,7 @@ def _parity_clauses(line: bytes, n_vars: int, number: int) -> list[Clause]:
     if len(literals) != len(words) - 1 or words[-1] != b"0" or 0 in literals:
         raise ValueError(f"line {number}: not an XOR, such as x1 2 -3 0")
     if max(map(abs, literals), default=0) > n_vars or len(variables) > _XOR_VARIABLES_MAX:
-        raise ValueError(f"line {number}: an XOR of other than the {n_vars} variables, or of more than ten")
+        raise ValueError(f"line {number}: an XOR of more than ten variables, or of one above {n_vars}")
     clauses = []
     for values in product((0, 1), repeat=len(variables)):
         # A variable outside of `variables` occurs an even number of times, so its value does not matter.

@@ -88,7 +88,7 @@ class Ranks:
         self._order_deadline_s = self._loss_deadline_s + JOIN_S
         self._service = service
         self._rng = rng
-        #: kind of fault or order -> how often it was done, for the user
+        #: kind of fault or order -> how often it was done (printed at the end)
         self._deeds = deeds
         self._lost: list[Lost] = []
         self._ordered: Ordered | None = None

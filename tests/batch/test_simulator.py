@@ -250,7 +250,7 @@ def test_a_plan_gets_all_nodes_of_a_job_that_has_grown_past_its_estimate_and_end
 
 @pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative"])
 def test_a_wish_is_not_granted_while_it_would_delay_the_first_that_waits(policy: str) -> None:
-    # At 5 s one node is free; the head's reservation at 12 s, the short job's end, needs it.
+    # At 5 s one node is free, but at 12 s, when the short job ends, the first waiting job needs it.
     short, head = Job(1, 0.0, 1, 12.0, number=1), Job(2, 1.0, 2, 10.0, number=2)
     schedule = simulate(evolving(3, (short, Truth(12.0)), (head, Truth(10.0))), policy_of(policy))
     assert [(piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(15, 2)]

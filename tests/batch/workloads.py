@@ -111,7 +111,7 @@ def sharing(
 
 
 def sharing_workloads(jobs: int = 12) -> st.SearchStrategy[Workload]:
-    """Draw workloads for the small cluster, on which, when empty, each job has room."""
+    """Draw workloads for the small cluster; each job has room on the empty cluster."""
     demand = st.sampled_from([(1.0, 0.0), (2.0, 0.0), (3.0, 0.0), (1.0, 1.0), (4.0, 2.0), ()])
     one = st.tuples(st.integers(0, 20), st.integers(1, 2), demand, st.integers(1, 15), st.integers(0, 10))
     return st.lists(one, min_size=1, max_size=jobs).map(

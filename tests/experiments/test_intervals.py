@@ -1,4 +1,4 @@
-"""Intervals of means, by hand."""
+"""Intervals of means, compared with values that were computed by hand."""
 
 import math
 

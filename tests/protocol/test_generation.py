@@ -80,7 +80,7 @@ class _Net:
         return True
 
     def find_dead(self) -> bool:
-        """Let a rank notice that a member is dead or hangs; return whether one did."""
+        """Let a rank notice that a member is dead or hangs; return False if there is nothing to notice."""
         silent = self.dead | self.hung | {each for each, one in self.ranks.items() if one.has_ended}
         for address in self.awake():
             generation = self.ranks[address].generation

@@ -37,7 +37,7 @@ class Release(Enum):
     PIPED = "piped"
     #: reply through a pipe; solutions without a `solution-file` are lines of DIMACS
     STRINGS = "strings"
-    #: last release, built without pipes for replies
+    #: the last release (STRINGS), compiled without its code for replies through pipes
     STRINGS_UNPIPED = "strings, unpiped"
 
     @property

@@ -520,7 +520,7 @@ def test_modules_in_the_working_folder_are_nobodys_code(tmp_path: Path) -> None:
 
 
 def test_a_rank_does_not_outlive_a_launcher_that_kills_nobody(tmp_path: Path) -> None:
-    """A killed launcher of Slurm does so: a rank with a running job is left, which no process ends."""
+    """A killed launcher of Slurm ends no rank, so a rank with a running job must end by itself."""
     alone = ["sh", "-c", '"$@" & wait', "launcher"]
     with serving(tmp_path, ranks=1, env={"PMI_ID": "0", "PMI_OF_A_TEST": "1"}, prefix=alone) as running:
         running.submit("long", application="SLEEP", wallclock_limit="100s")

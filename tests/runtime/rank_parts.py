@@ -28,7 +28,7 @@ class Clock:
 
 
 class Quiet:
-    """A transport of one host. `arrivals` yields a turn's messages at a time."""
+    """A transport on one host. `arrivals` yields lists: the messages that arrive in one turn of the loop."""
 
     def __init__(self, folder: Path) -> None:
         self.rank = 0

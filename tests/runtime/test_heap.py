@@ -1,4 +1,4 @@
-"""A rank's heap shrinks again after large messages, seldom, and only while the rank has little to do."""
+"""After large messages, a rank gives memory of its heap back; it does so seldom, and only if it is idle."""
 
 import ctypes
 import random

@@ -166,7 +166,7 @@ def test_a_time_limit_does_not_end_a_job_that_waits_to_begin_again(express: Clie
 
 
 def test_a_revision_is_not_set_back_and_a_further_one_waits(express: Client) -> None:
-    """The revision keeps the only PE; a job that can begin anew takes turns with it."""
+    """A further revision waits for the first one's end; a job that can begin again gets a turn before."""
     machine = express.machine
     revision = express.take(1, accepted_s=0.0, since_s=0.0)
     assert express.turn(0.0) == [1]

@@ -100,7 +100,7 @@ def test_a_random_life_of_desks_comes_to_the_same_orders_again(
 
 
 def turns(logs: list[LineLog]) -> list[str]:
-    """Return the log of a desk whose jobs are given up for each other, one at a time."""
+    """Return the log of a desk that gives up one job at a time, so that the next one gets its turn."""
     played = Played(2, DeskPlan(window=3, residents=0))
     played.play_until_one_is_given_up(range(1, 31))
     played.cluster.interrupt(1)

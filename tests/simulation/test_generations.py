@@ -192,7 +192,7 @@ def test_founders_that_are_lost_in_mid_growth_leave_one_sound_system(lost: int, 
 
 @pytest.mark.parametrize(("seed", "after_s"), [(0, 0.00225), (4, 0.00125), (5, 0.00325)])
 def test_newcomers_of_a_lost_host_and_of_another_do_not_meet_as_strangers(seed: int, after_s: float) -> None:
-    """The order for the first newcomers outlives their host; the others get the former list of members."""
+    """The first newcomers' order outlives their host; the second host knows only the members before them."""
     cluster = _cluster(4, seed=seed)
     cluster.join([1, 1], asked=1)
     cluster.run(until_s=cluster.now + after_s)
@@ -407,7 +407,7 @@ def test_the_last_rank_takes_work_again_though_it_was_to_be_drained() -> None:
 def test_whoever_is_to_be_drained_when_it_is_the_last_rank_takes_work() -> None:
     cluster = _cluster(2)
     cluster.leave(1, asked=0)
-    cluster.drain(0, grace_s=0.1)  # rank 0 has halted, so it handles the drain when it is alone
+    cluster.drain(0, grace_s=0.1)  # rank 0 has halted, so it handles the drain only when rank 1 has left
     _rest(cluster)
     assert cluster.is_there(0)
     _submit(cluster, 1, rank=0, demand=1)

@@ -98,7 +98,7 @@ def test_with_a_routing_tree_it_takes_as_few_rounds(size: int) -> None:
 def test_a_cluster_whose_trees_have_another_number_of_children_is_fair_as_well(
     children: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shape of trees is defined in `trees.py` alone; with one child per worker, layers equal workers."""
+    """`trees.py` alone defines the shape of trees; with one child per worker, each layer is one worker."""
     monkeypatch.setattr(trees, "CHILDREN", children)
     for size in (2, 7, 16):
         layers = size if children == 1 else math.log2(size + 1)

@@ -1,7 +1,7 @@
 """Races of changes: sender and receiver of a message are in different epochs; each race is a scripted test.
 
-Numbers are those of the list of races that a naive version misses. Where the design makes a race impossible,
-the test says why, and checks random clusters.
+Races have the numbers of the list of races that a simple protocol gets wrong. Where the design makes a race
+impossible, the test says why, and checks random clusters.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """Races of requests that meet idle PEs, as scripted tests: PEs that are matched but busy, requests that are
 granted but cancelled.
 
-Numbers are those of the list of races that a naive version misses. Where the design makes a race impossible,
-the test says why, and checks random clusters.
+Races have the numbers of the list of races that a simple protocol gets wrong. Where the design makes a race
+impossible, the test says why, and checks random clusters.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Races for a place in a job tree, as scripted tests: adoptions, offers, and their order.
 
-Numbers are those of the list of races that a naive version misses.
+Races have the numbers of the list of races that a simple protocol gets wrong.
 """
 
 from stories import (

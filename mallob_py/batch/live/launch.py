@@ -140,7 +140,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write a file as a whole or not at all, even if the power fails."""
     part = _part_of(path)
     with open(open_file(part, os.O_WRONLY | os.O_CREAT), "wb") as file:
-        file.write(content)  # into the room that `reserve` has reserved, if any
+        file.write(content)  # overwrites the bytes that `reserve` has written, if any
         file.truncate()
         file.flush()
         os.fsync(file.fileno())

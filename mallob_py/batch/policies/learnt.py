@@ -26,7 +26,7 @@ By = Literal["queue", "user"]
 
 
 class Experience:
-    """The mean part of their estimates that jobs of each queue (or user) have used; 1 before an end."""
+    """The part of its estimate that a job used, as a mean per queue (or user); 1 until a job has ended."""
 
     def __init__(self, by: By = "queue") -> None:
         self._by = by

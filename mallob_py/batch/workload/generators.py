@@ -47,7 +47,7 @@ _LOG2_BETA = (0.72, 1.95)
 #: (mean, standard deviation) of the logarithm of run times [s] of short and of long jobs; share of long jobs
 _LN_SHORT, _LN_LONG, _LONG = (3.63, 1.41), (8.79, 1.44), 0.54
 _RUN_MAX_S = 216_000.0
-#: the beta distribution of run time/estimate
+#: parameters of the beta distribution of run time over estimate
 _ACCURACY_BETA = (0.356, 0.411)
 _LOAD = 0.686
 #: standard deviation/mean of the gaps between arrivals, in a time that runs with the cycle of the day

@@ -53,7 +53,7 @@ PROGRAMS = (
 
 
 def glb_batch(seed: int, malleable: float = 0.0) -> Workload:
-    """Return a seed's batch, with the share `malleable` (0 to 1) of jobs malleable. Raises ValueError."""
+    """Return the batch of a seed; `malleable`: share (0 to 1) of malleable jobs. Raises ValueError."""
     if not 0.0 <= malleable <= 1.0:
         raise ValueError(f"a share of {malleable:g} malleable jobs is not within 0 and 1")
     generator = random.Random(f"glb batch {seed}")

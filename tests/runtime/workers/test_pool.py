@@ -185,7 +185,7 @@ def test_a_result_tells_the_cpu_time_of_its_own_task_with_its_children(rank: Ran
 def test_the_cpu_time_of_a_worker_can_be_asked_while_it_runs(rank: Rank) -> None:
     assert rank.pool.cpu_seconds_of(KEY) is None
     rank.run("WORK", cpu_s=0.2, then="wait")
-    # up to a clock tick is lost, four times
+    # less than 0.4 s, because each of four measurements may lose a clock tick
     rank.until(lambda: (rank.pool.cpu_seconds_of(KEY) or 0.0) >= 0.35)
 
 

@@ -307,7 +307,7 @@ class Count(Application):
 
 
 class Leave(_NoInput):
-    """When told to leave, answers the sender of its last message; or is parked, as configured."""
+    """Waits until it is told to leave, then answers each message; with `parked`, returns at once."""
 
     name = "LEAVE"
     leaves_in_order = True
