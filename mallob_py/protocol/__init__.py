@@ -13,10 +13,10 @@ from __future__ import annotations
 
 
 class ProtocolViolation(Exception):
-    """An invariant of this PE does not hold; the error has the PE's history."""
+    """Error: an invariant of this PE does not hold; the text contains the PE's last messages."""
 
 
 class PeerViolation(ProtocolViolation):
-    """PE `source` sent a message that no correct PE sends, or sends at this time."""
+    """Error: PE `source` sent a message that a correct PE never sends, or not at this time."""
 
     source: int | None = None

@@ -106,9 +106,10 @@ def volumes_of(jobs: Mapping[int, JobEvent], size: int) -> dict[int, int]:
 
 
 def _one_each(events: Sequence[JobEvent], size: int) -> dict[int, int] | None:
-    """Return the fair volumes of at least as many jobs as PEs; None if equal jobs compete for the last PE.
+    """Return fair volumes that give jobs one PE each; None if equal jobs compete for the last PE.
 
-    Frequent in a burst of small jobs, where a few calls of numpy would take longer than the rest of an epoch.
+    There must be at least as many jobs as PEs. That is frequent in a burst of small jobs, where a few calls
+    of numpy would take longer than the rest of an epoch.
     """
     standings = sorted((event.standing for event in events), reverse=True)
     least = standings[size - 1]
@@ -118,7 +119,7 @@ def _one_each(events: Sequence[JobEvent], size: int) -> dict[int, int] | None:
 
 
 class PendingNews:
-    """News on their way up: a PE that was quiet forwards its news at once, else the news gather here."""
+    """News of jobs that a PE must send up the tree: at once if it was quiet, else after a delay."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -126,7 +127,7 @@ class PendingNews:
         self._may_send_from = -math.inf
 
     def take(self, *events: JobEvent) -> None:
-        """Add events; a newer version supersedes an older one."""
+        """Add events of jobs; a newer version of a job's event supersedes an older one."""
         for event in events:
             known = self._events.get(event.job)
             if known is None or known.version < event.version:
@@ -166,7 +167,7 @@ class Balancer:
         self._on_epoch = on_epoch
         self.epoch = 0
         self.image = Image({}, {}, 0)
-        #: at the tree's root: when the epoch began, and when the next one begins at the latest
+        #: at the root of the tree: time when the epoch began, and latest time when the next epoch begins
         self._began_s = 0.0
         self._due_s = math.inf
         #: whether `flush` has work now or later
@@ -181,7 +182,7 @@ class Balancer:
         return 0 if volume is None and job in image.jobs else volume
 
     def each_volume(self, jobs: Iterable[int]) -> list[int | None]:
-        """Return the `volume` of each of these jobs."""
+        """Return the volume of each of `jobs`, as `volume` does."""
         volumes, live = self.image.volumes, self.image.jobs
         return [volumes.get(job, 0 if job in live else None) for job in jobs]
 
@@ -248,7 +249,7 @@ class Balancer:
         return min(self._news.due_s, self._due_s)
 
     def next_deadline(self) -> float:
-        """Return the time when events may be sent; the next turn of jobs does not count."""
+        """Return the time when pending events may be sent; the time of the jobs' next turn does not count."""
         return self._news.due_s
 
 
@@ -265,7 +266,7 @@ class _Evaluation:
 
 
 def shared_rule(rule: ImageRule, count: int) -> ImageRule:
-    """Return a rule for `count` PEs: the first PE that asks applies `rule`, the last one drops the image."""
+    """Return a rule that `count` PEs share: the first to ask applies `rule`, the last drops the image."""
     if count == 1:
         return rule
     evaluations: dict[int, _Evaluation] = {}

@@ -38,12 +38,13 @@ if TYPE_CHECKING:
 
 _CLIENT_STAY = -1
 _FINAL_VERSION = 2**62
-#: number of deadlines, beyond two per job, above which outdated deadlines are removed
+#: number of entries, in addition to two per job, above which outdated entries are removed from the heap of
+#: deadlines
 _OUTDATED_MAX = 64
 
 
 class LastCheckpoint:
-    """The checkpoint with which a job's next root begins; `data` is None until there is one.
+    """The checkpoint with which a job's next root begins; `data` is None before the first checkpoint.
 
     A leaving root may send a checkpoint after the next root has begun; such a checkpoint is out of date. So
     only the root that began last may replace the checkpoint.
@@ -51,16 +52,16 @@ class LastCheckpoint:
 
     def __init__(self, data: bytes | None = None) -> None:
         self.data = data
-        #: (PE, stay) of the root that began last
+        #: PE of the root that began last, and the number of its stay there
         self._root: tuple[int, int] | None = None
 
     def begin(self, pe: int, stay: int) -> bytes | None:
-        """Note that a root begins, or goes on; return the root's checkpoint."""
+        """Note that a root begins, or goes on; return the checkpoint with which it does so."""
         self._root = (pe, stay)
         return self.data
 
     def replace(self, pe: int, stay: int, data: bytes) -> bool:
-        """Replace the checkpoint; return False if another root has begun since."""
+        """Replace the checkpoint; return False if its sender is not the root that began last."""
         if self._root is not None and self._root != (pe, stay):
             return False
         self.data = data
@@ -93,7 +94,7 @@ class _RootPort:
         self.withdraw = matcher.withdraw
 
     def go_near(self, pe: int | None, is_granted: bool = False) -> None:
-        """Send the next request to this PE first; `is_granted` as in `Prefer`."""
+        """Send the next request to this PE first. `is_granted`: the PE need not wait to be accepted."""
         self._is_granted = is_granted
         self._near = pe if pe is not None and pe != self._out.rank and pe < self._out.size else None
 
@@ -142,7 +143,7 @@ class ClientJob:
         self.is_first = parameters.spent is None
         self.max_volume = before.max_volume
         self.pe_s = before.pe_s
-        #: time since the job's first start in which its root had a PE
+        #: part of the time since the job's first start in which the job's root had a PE
         self.turns_s = before.turns_s
         self.cpu_s = before.cpu_s
         self.peak_memory_bytes = before.peak_memory_bytes
@@ -151,14 +152,14 @@ class ClientJob:
         #: whether the job's root runs, and leaves in order
         self.is_saved_by_root = False
         self.progression: Progression | None = None
-        #: the best offer of the job's workers
+        #: best interim result that the job's workers have offered
         self.interim: Interim | None = None
         self.root: int | None = None
         #: PE of the root as told to other PEs
         self.told_root = messages.NEW_JOB if parameters.spent is None else messages.JOB_AGAIN
         #: PEs that failed to start the root since it last ran
         self.lost_at: list[int] = []
-        #: time to publish the job, or its demand for more workers than its root
+        #: time at which the client publishes the job, or asks for more workers than its root
         self.announce_at_s = math.inf
         #: time when the client must look at the job, unless something happens earlier
         self.due_s = math.inf
@@ -171,7 +172,7 @@ class ClientJob:
         return seat.rank if seat is not None and seat.state is SeatState.TAKEN else -1
 
     def happens(self, what: Happening) -> None:
-        """Change the state by the table of `job_life`."""
+        """Change the job's state as the table in `job_life` says."""
         self.state = follow(self.job, self.state, what)
 
     @property
@@ -186,7 +187,7 @@ class ClientJob:
 
     @property
     def is_withdrawn(self) -> bool:
-        """Tell whether the job is given up, so that it gets no PE any more."""
+        """Tell whether the job is being given up, and so gets no PE any more."""
         return self.state in (JobState.SAVING, JobState.RETRACTED)
 
     @property
@@ -200,24 +201,24 @@ class ClientJob:
         return self.version > 0
 
     def used(self, cpu_s: float, peak_memory_bytes: int) -> None:
-        """Add the use reported by one of the job's workers."""
+        """Add the CPU time and the memory that one of the job's workers has reported."""
         self.cpu_s += cpu_s
         self.peak_memory_bytes = max(self.peak_memory_bytes, peak_memory_bytes)
 
     def pe_s_until(self, now: float, threads: int) -> float:
-        """Return the budget used until `now`, which `count` would record."""
+        """Return the PE-seconds that the job has used until `now`, without recording them as `count` does."""
         if self.started_s is None:
             return 0.0
         return self.pe_s + (now - self._counted_until_s) * self._workers() * threads
 
     def turns_s_until(self, now: float) -> float:
-        """Return the time with a PE until `now`, which `count` would record."""
+        """Return for how long the job has had a PE until `now`, without recording it as `count` does."""
         if self.started_s is None or not self._has_turn:
             return self.turns_s
         return self.turns_s + (now - self._counted_until_s)
 
     def count(self, now: float, threads: int) -> None:
-        """Add the budget used up to `now` with the present volume and root."""
+        """Record the PE-seconds used up to `now`, for the present volume and root."""
         self.pe_s = self.pe_s_until(now, threads)
         self.turns_s = self.turns_s_until(now)
         self._counted_until_s = now
@@ -319,7 +320,7 @@ class ClientJobs:
         #: time when `tick` must be called
         self.deadline_s = math.inf
 
-    # --- from the service -----------------------------------------------------------------
+    # --- orders of the service ------------------------------------------------------------
 
     def submit(
         self,
@@ -353,7 +354,7 @@ class ClientJobs:
         self._fit(record, 1, self._now)
 
     def _turn_over(self, pe: int | None) -> None:
-        """Note a fresh job's end; if no other PE has heard of the job, give its PE to a standby job."""
+        """Note a brief job's end; if no other PE has heard of the job, give its PE to a waiting job."""
         turnover = self._turnover
         if pe is not None and turnover.is_plenty(self._balancer.total_volume):
             record = self.jobs[turnover.best()]
@@ -460,7 +461,7 @@ class ClientJobs:
         record.parameters = msgspec.structs.replace(
             record.parameters, priority=priority, max_demand=max_demand
         )
-        if record.is_published and not record.is_withdrawn:  # else the first event will have the new terms
+        if record.is_published and not record.is_withdrawn:  # else the first event will contain the new terms
             self._demand(record, record.wanted, changed)
 
     # --- balancing ------------------------------------------------------------------------
@@ -489,7 +490,7 @@ class ClientJobs:
         return self._balancer.rotation.is_on and record.root_pe not in (-1, record.told_root)
 
     def _demand(self, record: ClientJob, wanted: int | None, has_news: bool = False) -> None:
-        """Publish the job's demand if there is news. `wanted`: None if the application wants any number."""
+        """Publish the job's demand if it has changed. `wanted`: number of workers; None: any number."""
         record.wanted = wanted
         most = self._demand_max(record)
         demand = most if wanted is None else max(1, min(wanted, most))
@@ -513,7 +514,8 @@ class ClientJobs:
             if volume is None or record.is_withdrawn:
                 continue
             if record.is_given_up and not self._balancer.rotation.is_on:
-                # There are PEs for all jobs again; when the job rests next, it may be given up again.
+                # There are PEs for all jobs again, so the job need not be given up; when it rests next, it
+                # may be.
                 record.happens(Happening.KEPT)
             if not self._turnover.forget(job) and volume == record.volume:
                 self._tell_of_root(record)
@@ -529,7 +531,7 @@ class ClientJobs:
             if volume and record.balanced_s is None:
                 record.balanced_s = now
                 self._out.act(effects.Log("balanced", {"job": job, "latency_s": now - record.submitted_s}))
-            self._schedule(record)  # after the volume is set: the job is charged for it
+            self._schedule(record)  # after the volume is set: deadlines depend on it
             self._out.act(
                 effects.Log("volume", {"job": job, "volume": volume, "epoch": self._balancer.epoch})
             )
@@ -629,10 +631,10 @@ class ClientJobs:
         else:
             record.seats.past.add(message.past)
 
-    # --- the job's own news -------------------------------------------------------------------
+    # --- news of a job from its workers -------------------------------------------------------
 
     def _blame(self, record: ClientJob, source: int) -> None:
-        """Blame the hosts of PEs that could not start the root, which runs now: the job is not at fault."""
+        """Have PEs that could not start the job's root blame their hosts: the root runs on another PE now."""
         for rank in set(record.lost_at) - {source}:
             self._out.send(rank, messages.Blamed(record.job))
         record.lost_at.clear()
@@ -668,7 +670,7 @@ class ClientJobs:
     def receive_demand(self, message: messages.DemandChanged) -> None:
         record = self.jobs.get(message.job)
         if record is not None and not record.is_withdrawn:
-            self._turnover.fresh.discard(record.job)  # the job goes on without an announcement
+            self._turnover.fresh.discard(record.job)  # no announcement of the job is due any more
             self._announce_at(record, math.inf)
             self._demand(record, message.demand)
 
@@ -677,8 +679,8 @@ class ClientJobs:
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
             record.used(message.cpu_s, message.peak_memory_bytes)
-            # Otherwise a worker of a former generation has found the result, and the present root may not
-            # know it.
+            # If the sender is not the present root, a worker of a former generation has found the result, and
+            # the present root may not know it.
             is_of_root = record.seats.is_held(0, source, message.stay)
             self._end(record, effects.Outcome.RESULT, body=message.body, is_of_root=is_of_root)
 
@@ -699,7 +701,7 @@ class ClientJobs:
     def receive_checkpoint(self, source: int, message: messages.Checkpoint) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.checkpoint = record.checkpoint or LastCheckpoint()
-            if record.seats.is_held(0, source, message.stay):  # this root may have been suspended meanwhile
+            if record.seats.is_held(0, source, message.stay):  # otherwise another root may have the seat
                 record.checkpoint.begin(source, message.stay)
             if record.checkpoint.replace(source, message.stay, message.data):
                 self._out.act(effects.JobSaved(message.job, message.data))
@@ -715,10 +717,10 @@ class ClientJobs:
         if (record := self.jobs.get(message.job)) is not None:
             self._end(record, effects.Outcome.FAILED, reason=message.reason)
 
-    # --- ends ---------------------------------------------------------------------------------
+    # --- ends of jobs -------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """End jobs that have reached a limit; let jobs grow whose first moment is over."""
+        """End jobs that have reached a limit; after their growth delay, let jobs ask for more workers."""
         self._now = now
         while self._next_due() <= now:
             record = self.jobs[heapq.heappop(self._due)[1]]
@@ -733,7 +735,7 @@ class ClientJobs:
         self.deadline_s = self._next_due()
 
     def _announce(self, record: ClientJob, now: float) -> None:
-        """Publish the job, or its demand for more workers than its root."""
+        """Publish the job; if its root has run, ask for more workers as well. Both may have to wait."""
         until_s = self._turnover.waits_until(record.job, record.sought_s)
         record.announce_at_s = until_s if now < until_s else math.inf
         if now < until_s:

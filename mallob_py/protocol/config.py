@@ -13,22 +13,22 @@ from mallob_py.protocol.rotation import Slices
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
-#: bounds on suspended roots: smallest value per PE, and smallest value for all PEs together
+#: smallest number of suspended roots that one PE may keep, and that all PEs together may keep
 _RESIDENTS, _RESIDENTS_OF_ALL = 16, 96
 
 
 def window_of(pes: int) -> int:
-    """Return how many jobs of a client may be at work: on PEs, in wait beside them, or being read."""
+    """Return how many jobs of a client may be at work: on PEs, waiting for a PE, or being read."""
     return 2 * pes + 16
 
 
 def again_of(pes: int) -> int:
-    """Return how many jobs that were given up before may be at work."""
+    """Return how many jobs of a client may be at work again after they were given up."""
     return pes + 8
 
 
 def express_of(pes: int) -> int:
-    """Return how many jobs of a client may be at work beside its residents."""
+    """Return how many jobs of a client may be at work besides jobs that keep their process between turns."""
     return window_of(pes) + again_of(pes)
 
 
@@ -45,9 +45,9 @@ class Reuse(Enum):
 class Matching(Enum):
     """Ways of matching requests and idle PEs."""
 
-    #: `matching.py`, P 3.2
+    #: matching by prefix sums: `matching.py`, P 3.2
     PREFIX_SUM = "prefix-sum"
-    #: `routing_tree.py`, P 4.1
+    #: matching by a tree of idle counts: `routing_tree.py`, P 4.1
     ROUTING_TREE = "routing-tree"
 
 
@@ -56,7 +56,7 @@ class Balancing(Enum):
 
     #: every PE computes all volumes: one all-reduction per epoch, work linear in the number of jobs
     LOCAL = "local"
-    #: all PEs together: several reductions of constant length per epoch
+    #: all PEs compute the volumes together: several reductions of constant length per epoch
     DISTRIBUTED = "distributed"
 
 
@@ -75,7 +75,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     matcher: Matching = Matching.PREFIX_SUM
     #: number of random PEs that a request visits first, one by one (`random_walk.py`); -1: no limit
     random_hops: Annotated[int, msgspec.Meta(ge=-1)] = 0
-    #: for prefix sums: whether one request stands for a whole subtree of workers
+    #: whether one request stands for a whole subtree of workers, with matching by prefix sums
     bulk_requests: bool = True
     #: time for which an idle PE stays free for a suspended worker whose job grows again
     reuse_patience_s: _Seconds = 0.005
@@ -131,11 +131,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def slices(self) -> Slices | None:
-        """The lengths of turns; None: jobs beyond the number of PEs wait."""
+        """The lengths of the turns that jobs take on PEs; None: no turns, surplus jobs wait."""
         return Slices(self.slice_s, self.first_slice_s) if self.slice_s else None
 
     def residents_per_pe(self, pes: int) -> int:
-        """Return how many jobs a PE may keep suspended; by default, few PEs have room for 100 small jobs."""
+        """Return how many jobs a PE may keep suspended; by default, a few PEs have room for about 100."""
         if self.residents is not None:
             return self.residents
         return max(_RESIDENTS, math.ceil(_RESIDENTS_OF_ALL / pes))

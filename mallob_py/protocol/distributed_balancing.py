@@ -59,7 +59,7 @@ class DistributedBalancer:
         return volume
 
     def each_volume(self, jobs: Iterable[int]) -> list[int | None]:
-        """Return the `volume` of each of these jobs."""
+        """Return the volume of each of `jobs`, as `volume` does."""
         return [self.volume(job) for job in jobs]
 
     def with_volume(self) -> None:
@@ -100,7 +100,7 @@ class DistributedBalancer:
     def next_deadline(self) -> float:
         return math.inf if self._search is not None else self._pending.due_s
 
-    # --- questions, answers, outcome ------------------------------------------------------------
+    # --- questions, answers and outcome ---------------------------------------------------------
 
     def receive(self, message: messages.AnyBalancerMessage, now: float) -> None:
         """Take a message from another PE's balancer."""
@@ -185,7 +185,7 @@ class DistributedBalancer:
                 self._deputy.put(event)
 
     def _receive_settled(self, message: messages.VolumesSettled, now: float) -> None:
-        """Begin the epoch."""
+        """Begin the epoch whose volumes have been found."""
         if message.epoch != self.epoch + 1:
             raise PeerViolation(f"epoch {message.epoch} after {self.epoch}")
         for child in self._children:

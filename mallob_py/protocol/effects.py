@@ -1,4 +1,4 @@
-"""Effects: the deeds that a PE orders, appended to `PE.effects` and executed in order.
+"""Effects: the actions that a PE orders, appended to `PE.effects` and executed in order.
 
 All parts of a PE put their effects into its `Outbox`. `worker` is the number of a worker on its PE: the
 number stays the same while the worker is suspended and resumed, and is never reused.
@@ -196,14 +196,14 @@ class JobRests(Effect, frozen=True):
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """A job's use of PEs until it was given up, to begin anew later. Times are on the client's clock."""
+    """The use of PEs, so far, of a job that was given up and begins anew later, on the client's clock."""
 
     started_s: float | None
     pe_s: float
     cpu_s: float
     max_volume: int
     peak_memory_bytes: int
-    #: same as `JobStats.turns_s`
+    #: time in which the job had a PE, which a time limit bounds
     turns_s: float = 0.0
 
 
@@ -224,7 +224,8 @@ class JobSaved(Effect, frozen=True):
 class JobEnded(Effect, frozen=True):
     """Report that a job taken in here has ended; exactly once per job.
 
-    `interim`: the best offer of the job's workers, for each outcome.
+    `interim`: the best interim result that the job's workers have offered, whether or not the job has a
+    result.
     """
 
     job: int
@@ -275,7 +276,7 @@ class Outbox:
         self.size = size
         #: the effects in order; this queue is never replaced
         self.effects: deque[AnyEffect] = deque()
-        #: adds an effect
+        #: function that adds an effect
         self.act: Callable[[AnyEffect], None] = self.effects.append
         self.to_self: deque[AnyMessage] = deque()
 

@@ -102,7 +102,7 @@ class EndReason(Enum):
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """Send a message. A lost rank gets only `Fenced`, once heard from; the caller may leave that out."""
+    """Send a message. A lost rank gets only `Fenced` as an answer; the caller need not send that."""
 
     address: int
     message: AnyGenerationMessage
@@ -117,7 +117,7 @@ class Halt(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """Make new PEs for `after` from those of `before` (None: a newcomer), and go on."""
+    """Make the PEs of generation `after` from those of `before` (None: a newcomer begins), and go on."""
 
     before: Generation | None
     after: Generation
@@ -153,7 +153,7 @@ class Membership:
         self._promised: Propose | None = None
         #: as coordinator: ranks that have not answered the promised proposal
         self._missing: set[int] = set()
-        #: greatest g heard of
+        #: greatest generation g that this rank has heard of
         self._seen = 0 if generation is None else generation.g
         self._leavers: tuple[int, ...] = ()
         #: orders not carried out yet: capacities of joining ranks by address, addresses of leaving ranks
@@ -167,7 +167,7 @@ class Membership:
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """Return the ranks that leave, by order, in the change for which this rank has halted or ended."""
+        """Return the ranks ordered to leave, in the change for which this rank has halted or ended."""
         return self._leavers
 
     def take_effects(self) -> list[AnyStep]:
@@ -226,7 +226,7 @@ class Membership:
     # --- reasons for a change ---------------------------------------------------------------------
 
     def _suspect(self, accused: set[int], seen: int, now: float) -> None:
-        """Note lost ranks, as told by a rank that has promised `seen`."""
+        """Note lost ranks, reported by a rank that has promised or begun generation `seen`."""
         news = accused - self.lost - {self.address}
         self.lost |= news
         self._seen = max(self._seen, seen)
@@ -260,7 +260,7 @@ class Membership:
             return
         if (coordinator := self._coordinator()) == self.address:
             if not self._joins and self._leaves >= self._known().keys() - self.lost:
-                self._leaves.discard(self.address)  # one rank must stay
+                self._leaves.discard(self.address)  # at least one rank must stay: this one
             if self._joins or self._leaves:
                 self._propose(now)
         else:

@@ -44,7 +44,7 @@ class Giving:
         self.is_near: Callable[[int], bool] = lambda pe: False
 
     def giver(self, request: Request) -> tuple[int, int] | None:
-        """Return the PE of a job's last root, and the present epoch, if that PE can give the process."""
+        """Return the PE of the job's last root, if it can give the root's process, and the present epoch."""
         last = request.rests_at
         is_to_give = last not in (-1, self._out.rank) and self.is_near(last)
         return (last, self._balancer.epoch) if is_to_give else None

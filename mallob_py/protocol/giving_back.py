@@ -10,10 +10,10 @@ other worker.
 
 **Draining.** A rank that will leave starts nothing new: its PEs offer no token, deny queries, and pass
 requests on. Workers that leave in order hand over their work at once, and keep their seats without a process,
-so workers below them stay. A root must first get its loans back: it sends its children away, saves its job,
-and leaves the seat only when its process is gone, so that the next root, on another rank, begins with all
-work done so far. A resting root saves its job, too. Other workers run on until the rank leaves, also over a
-change of generation.
+so workers below them stay. A root must first get back the tasks that it has lent to others: it sends its
+children away, saves its job, and leaves the seat only when its process is gone, so that the next root, on
+another rank, begins with all work done so far. A resting root saves its job, too. Other workers run on until
+the rank leaves, also over a change of generation.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class GivingBack:
         self._is_last = is_last
         self.is_draining = former.is_draining and not is_last
 
-    # --- short of memory --------------------------------------------------------------------
+    # --- shortage of memory -----------------------------------------------------------------
 
     def past(self) -> list[int]:
         """Return the numbers of the suspended workers, the least valuable first."""
@@ -120,7 +120,7 @@ class GivingBack:
 
     def drain(self, now: float) -> None:
         """Start nothing new from now on; see the module's docstring."""
-        if self._is_last:  # the order came before the other ranks were gone
+        if self._is_last:  # the order to drain came before the other ranks were gone
             return
         self.is_draining = True
         self._cache.holds = {
@@ -148,7 +148,7 @@ class GivingBack:
         return self.is_draining and not (is_at_work or self._staff.leaving or is_waited_for)
 
     def _is_to_hand_over(self, job: int) -> bool:
-        """Tell whether the job's worker goes on here once its parent finds it, and then leaves in order."""
+        """Tell whether the job's suspended worker is to be resumed here, only to hand over its work."""
         return self._cache.goes_on(job) and self._cache.workers[job].leaves
 
     def hand_over(self, now: float) -> None:
@@ -160,7 +160,7 @@ class GivingBack:
         self._pause(worker, now)
 
     def saved_root(self) -> Worker | None:
-        """Return a root that has saved its job and got its loans back, on a draining PE."""
+        """Return a draining PE's root that has saved its job and got back the tasks that it had lent."""
         root = self._staff.active
         if root is None or root.index > 0 or root.accepted_epoch is None:
             return None

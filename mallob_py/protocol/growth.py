@@ -1,7 +1,7 @@
 """Growth: how ranks join, seen by the members and above all by their *host*: the rank that starts them.
 
 `joining.py` has the newcomers' side. Processes start at once; meanwhile all members begin to listen. A
-newcomer that has named itself is welcomed once the addresses of all members are known. All connected
+newcomer that has identified itself is welcomed once the addresses of all members are known. All connected
 newcomers join with one change. A newcomer that dies on its way, or takes too long, is left out, and the
 others join.
 """
@@ -48,7 +48,7 @@ class Growth:
         #: members that have not said where they listen
         self._silent = set(members)
         self._peers: dict[int, Peer] = {}
-        #: newcomers that have named themselves, in order
+        #: newcomers that have identified themselves, in the order of their arrival
         self._arrived: dict[int, Joining] = {}
         self._welcomed: list[int] = []
         self._connected: set[int] = set()
@@ -72,7 +72,7 @@ class Growth:
             self._silent.discard(member.address)
             self._peers[member.address] = member
             if member.place is None:
-                self._give_up(f"rank {member.address} cannot listen for it")
+                self._give_up(f"rank {member.address} cannot listen for new ranks")
             self._welcome_all()
 
     def member_lost(self, rank: int) -> None:
@@ -110,7 +110,7 @@ class Growth:
             self.problems[rank] = why
             self._kill(rank)
 
-    # --- deeds
+    # --- orders
 
     def turn(self, members: Iterable[int], now: float) -> Ordered | None:
         """Return the order that the newcomers join, if it must be given now, for the first time or again."""
@@ -131,7 +131,7 @@ class Growth:
 
 
 class Host:
-    """One rank's dealings with newcomers: with those that it starts (`growth`), and with other ranks'."""
+    """One rank's dealings with newcomers: newcomers that this rank starts (`growth`), and others."""
 
     def __init__(
         self,
@@ -146,8 +146,8 @@ class Host:
         self._act = act
 
     def begin(self, started: RanksStarted, members: Iterable[int], now: float) -> None:
-        """Note that these processes were started: `started.me` is this rank, one of the `members`."""
-        assert self.growth is None, "one growth after the other"
+        """Note that processes of newcomers were started: `started.me` is this rank, one of the `members`."""
+        assert self.growth is None, "ranks are being started already"
         self._book.take(started.call.bound)
         for rank, process in started.processes:
             self._expect(rank, started.me.host, process)
@@ -174,7 +174,7 @@ class Host:
             self.growth.listening(self._book.peer(rank, message.place))
 
     def meet(self, rank: int, message: Joining) -> None:
-        """Take in a newcomer that names itself."""
+        """Take in a newcomer that identifies itself."""
         self._expect(rank, message.host, message.process)
         if self.growth is not None and self.growth.is_newcomer(rank):
             self.growth.joining(rank, message)

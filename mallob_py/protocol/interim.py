@@ -51,5 +51,5 @@ class Interim(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self._is_better(other.value, self.value)
 
     def _is_better(self, one: Number, other: Number) -> bool:
-        """Compare values; for bounds, swap the arguments."""
+        """Tell whether value `one` is better than `other`. (Of two bounds, the worse value is better.)"""
         return one < other if self.minimizes else one > other

@@ -64,13 +64,14 @@ class JobState(Enum):
 class Happening(Enum):
     """The happenings in a job's life that change its state."""
 
-    #: the job's time has come, earlier jobs are answered, and its trial as a suspect begins
+    #: nothing holds the job any more: its start time has come, the jobs before it are answered, and a suspect
+    #: has its trial
     FREED = "is free to begin"
     #: the line names the job, and its input must be read
     READ = "is to be read"
-    #: the job was read, and there is no place for another lasting job
+    #: the job was read, and there is no place for another job that keeps its process between turns
     HAS_NO_PLACE = "has no place"
-    #: another lasting job has ended, and this job waits in line again
+    #: a job that kept its process between turns has ended, and this job waits in line again
     HAS_PLACE = "has a place"
     SUBMITTED = "is submitted"
     #: an epoch or a new generation says that the job is over at its PE
@@ -124,7 +125,7 @@ def _life() -> dict[tuple[JobState, Happening], JobState]:
         (state.SAVING, what.GIVEN_UP): state.GONE,
         (state.RETRACTED, what.GIVEN_UP): state.GONE,
     }
-    # A root may start anew where the job goes on, and late news of such a start changes nothing.
+    # The root of a running job may start once more, and late news of a start may come: both change no state.
     running = (state.WORKS, state.SETTLED, state.LAST, state.SAVING, state.RETRACTED)
     return service | pe | {(one, what.ROOT_RUNS): one for one in running}
 

@@ -119,7 +119,7 @@ class PastWorkers:
 
 
 class AskPort(Protocol):
-    """The matcher, as seats use it. `ask` may find a taker at once."""
+    """The part of the matcher that seats use. `ask` may find a PE for the worker at once."""
 
     def ask(self, request: messages.Request) -> None: ...
 
@@ -248,8 +248,8 @@ class Seats:
     def fit(self, volume: int, epoch: int, now: float) -> None:
         """Follow the job's volume as of `epoch`: empty the seats beyond the volume, fill the others.
 
-        Needed only when the volume has changed: a child that came after an epoch without room for it deserved
-        its seat when it came, so the volume has changed once more.
+        Must be called only when the volume has changed. (A child may have come after an epoch that had no
+        room for the child. But the volume had room when the child came, so it has changed once more.)
         """
         for seat in self._seats.values():
             wanted = seat.index < volume
@@ -326,7 +326,7 @@ class Seats:
         return description
 
     def remember(self, message: messages.Remember, volume: int, epoch: int) -> None:
-        """Take in memory of the last generation; the child in a taken seat gets the past workers below it."""
+        """Take in past workers of the last generation; the child in a taken seat gets those below itself."""
         past = message.past
         for seat in self.taken():
             if below := tuple(each for each in past if in_subtree(each.index, seat.index)):
@@ -335,7 +335,7 @@ class Seats:
         self.recall(past, volume, epoch)
 
     def recall(self, past: tuple[messages.PastWorker, ...], volume: int, epoch: int) -> None:
-        """Take in the parent's memory: query past workers for seats whose requests are unmatched."""
+        """Take in past workers that the parent knows; query them for seats whose requests are unmatched."""
         self.past.add(past)
         for seat in self._seats.values():
             asking = seat.state is SeatState.ASKED and self._matcher.is_asking(self._job, seat.index)
@@ -350,7 +350,7 @@ class Seats:
                 self._matcher.withdraw(self._job, seat.index)
             seat.clear()
 
-    # --- answers ------------------------------------------------------------------------
+    # --- answers of children ------------------------------------------------------------
 
     def receive_offer(self, source: int, offer: messages.Offer, volume: int, epoch: int) -> bool:
         """Accept or reject a child: the first offer for a free seat wins."""
@@ -377,7 +377,7 @@ class Seats:
                     self._out.send(other, messages.Release(self._job))
             handed_down = self.past.take_below(seat.index)
         if offer.granted_epoch == epoch and not handed_down and not seat.losses:
-            return True  # the child knows that it is accepted
+            return True  # the child knows already that it is accepted
         self._out.send(
             source,
             messages.Accepted(
@@ -403,7 +403,7 @@ class Seats:
     def receive_failed(self, index: int, volume: int, epoch: int, now: float) -> None:
         seat = self._seats[index]
         if seat.state is SeatState.ASKED and not self._matcher.is_asking(self._job, index):
-            self._matcher.withdraw(self._job, index)  # a query for a past worker may follow
+            self._matcher.withdraw(self._job, index)  # a query for a past worker may follow the request
             seat.clear()
             self.fit(volume, epoch, now)
 

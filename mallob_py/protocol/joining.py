@@ -127,7 +127,7 @@ class Newcomer:
                 self.effects.append(Connect(Peer(rank, host, process, None)))
                 self._say(rank, Noted())
             case Propose(after) if strangers := set(after.members) - self.peers.keys() - {self.rank}:
-                why = f"rank {min(strangers)} has joined meanwhile, and they know nothing of each other"
+                why = f"rank {min(strangers)} has joined meanwhile, and is not connected to this rank"
                 self.effects.append(Refused(why))
             case GenerationMessage():
                 self._change(Heard(rank, message), now)  # type: ignore[arg-type]

@@ -4,7 +4,8 @@ Applications may ask to leave in order (`WorkerStarted.leaves`). When such a wor
 shrinks or memory is short, its place in the tree and its PE are free at once, as with any other worker. But
 its process is not stopped: it is told to leave (`LeaveWorker`) and runs on for a while beside the PE's next
 worker. Messages to the worker's address still arrive, and the process can answer. It ends by itself
-(`WorkerLeft`), or is ended when its grace is over, its job ends, or too many other workers leave the same PE.
+(`WorkerLeft`), or is ended when its time for leaving is up, its job ends, or too many other workers leave the
+same PE.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Leaving:
         self._out = out
         self._config = config
         self._leavers: dict[int, Leaver] = {}
-        #: time when the first leaver's grace is over
+        #: time when the first leaving worker must have ended
         self.deadline_s = math.inf
 
     def __len__(self) -> int:
@@ -94,7 +95,7 @@ class Leaving:
             self._end(leaver)
 
     def tick(self, now: float) -> None:
-        """End workers whose grace is over."""
+        """End leaving workers whose time for leaving is up."""
         for leaver in [one for one in self if one.until_s <= now]:
             self._end(leaver)
 

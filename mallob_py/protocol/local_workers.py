@@ -68,11 +68,11 @@ class Parenting:
             self._out.send(source, offer.rejection())
 
     def _may_yet_adopt(self) -> bool:
-        """Tell whether an Adopt may be under way that makes this PE a sender's parent."""
+        """Tell whether an `Adopt` may be under way that makes this PE the parent of an answer's sender."""
         return self._staff.active is None and self._matcher.token_granted
 
     def reject_early(self, job: int | None = None) -> None:
-        """Reject early children of one job, or of all jobs: this PE will not be their parent."""
+        """Reject children that offered themselves early, of one job or all: they will have another parent."""
         kept = []
         for source, message in self.early:
             if job is not None and message.job != job:
@@ -82,7 +82,7 @@ class Parenting:
         self.early = kept
 
     def take_early(self, now: float) -> None:
-        """Take in early children, whose parent this PE is now."""
+        """Take in children that offered themselves early: this PE is their parent now."""
         early, self.early = self.early, []
         for source, message in early:
             if isinstance(message, messages.Offer):
@@ -153,7 +153,7 @@ class Reports:
             self._out.send(worker.client, messages.Offered(worker.job, interim))
 
     def saves(self, number: int, data: bytes) -> None:
-        """Pass on a root's checkpoint, even if the root, which knows most, leaves or is suspended."""
+        """Pass on a root's checkpoint, even if the root leaves or is suspended."""
         worker = self._staff.by_any_number(number)
         if worker is None or worker.index > 0:
             return
@@ -167,7 +167,7 @@ class Reports:
             self._out.send(worker.client, messages.CheckpointWanted(worker.job, worker.stay))
 
     def receive_checkpoint(self, message: messages.CheckpointGiven) -> None:
-        """Hand a checkpoint to its process; a process that does not run now will ask again."""
+        """Hand a checkpoint to the process that asked for it; if it does not run now, it will ask again."""
         worker = self._staff.active_in(message.stay)
         if worker is not None and worker.job == message.job and worker.state is WorkerState.RUNNING:
             self._out.act(GiveCheckpoint(worker.number, message.data))
@@ -190,7 +190,7 @@ class LocalWorkers:
         self.giving = Giving(out, balancer, self.cache, self.update_token)
         self._staff = Staff(self.suspended, self.leaving)
         self.parenting = Parenting(out, self._staff, matcher, balancer)
-        #: last messages to the clients, on other PEs, of jobs that may have ended
+        #: last messages about jobs, which may have ended, to clients on other PEs
         self._last_words = LastWords()
         self.reports = Reports(out, self._staff, self._last_words)
         self.tree_messages = TreeMessages(out, self._staff, era)
@@ -217,7 +217,7 @@ class LocalWorkers:
         """The worker that has a place in a job tree; None: the PE is idle."""
         return self._staff.active
 
-    # --- being idle ---------------------------------------------------------------------
+    # --- the idle PE --------------------------------------------------------------------
 
     def is_free(self, job: int | None = None) -> bool:
         """Tell whether this PE could adopt a worker of `job` (None: of any job) at once, without a match."""
@@ -248,7 +248,7 @@ class LocalWorkers:
         self.update_token()
 
     def tick(self, now: float) -> None:
-        """End the waits and rests whose time is over."""
+        """End this PE's waits and rests whose time is over."""
         self._inheritance.cease_to_await(self.cache.overdue(now))
         if self._rests_until_s is not None and self._rests_until_s <= now:
             self._rests_until_s = None
@@ -269,7 +269,7 @@ class LocalWorkers:
         if self.cache.holds.pop(job, None) is not None:
             self.update_token()
 
-    # --- adoption -----------------------------------------------------------------------
+    # --- adoption of workers ------------------------------------------------------------
 
     def is_obsolete(self, request: messages.Request) -> bool:
         """Tell whether the job's volume, as far as known here, has no room for the worker any more.
@@ -286,8 +286,8 @@ class LocalWorkers:
     def is_outdated(self, request: messages.Request) -> bool:
         """Tell whether a request that found no idle PE must go back to its parent, which asks anew.
 
-        It must, even if the job's volume still has room for the worker: a request whose parent is gone would
-        search for ever.
+        The job's volume may still have room for the worker; but a request whose parent is gone would search
+        for ever.
         """
         return request.epoch < self._balancer.epoch
 
@@ -298,7 +298,7 @@ class LocalWorkers:
         )
 
     def receive_adopt(self, request: messages.Request, now: float) -> None:
-        """Adopt the worker of a request that met this PE's token."""
+        """Adopt the worker of a request that was matched with this PE's token."""
         self._matcher.token_used()
         if self._staff.active is None and self.is_obsolete(request):
             self.fail(request)
@@ -394,7 +394,7 @@ class LocalWorkers:
         self._out.act(Log("busy", {}))
         offer = messages.Offer(request.job, index, worker.stay, self._balancer.epoch, granted_epoch)
         self._out.send(parent, offer)
-        if worker.is_carried_over and index == 0 and worker.has_run:  # the client may not know of this run
+        if worker.is_carried_over and index == 0 and worker.has_run:  # the client may not know of this root
             self._out.send(worker.client, messages.RootStarted(worker.job, worker.leaves))
             if worker.demand is not None:
                 self._out.send(worker.client, messages.DemandChanged(worker.job, worker.demand))
@@ -421,7 +421,7 @@ class LocalWorkers:
                 self._out.send(source, messages.Remember(message.job, parent_of(0), message.past))
             self._out.send(source, messages.ChildLeft(message.job, message.index, message.stay))
             return
-        if worker.is_granted:  # the client has reached another epoch since
+        if worker.is_granted:  # the client has reached another epoch since the grant
             worker.is_granted, worker.accepted_epoch = False, message.epoch
         elif worker.accepted_epoch is not None:
             raise PeerViolation(f"worker {worker.index} of job {worker.job} is accepted twice")
@@ -476,7 +476,7 @@ class LocalWorkers:
             worker.happens(Happens.FETCHED, self._out)
 
     def description_missing(self, job: int, reason: str, fault: Fault, now: float) -> None:
-        """Lose the worker that waits for the job's description, which cannot be brought to this host."""
+        """Declare the worker lost that waits for the job's description, which cannot be brought here."""
         if (worker := self._waiting_for_description(job)) is not None:
             self._lose(worker, Happens.UNFETCHED, reason, fault, now)
 
@@ -486,10 +486,10 @@ class LocalWorkers:
             return None
         return worker
 
-    # --- being lost ---------------------------------------------------------------------
+    # --- lost workers -------------------------------------------------------------------
 
     def lost(self, number: int, reason: str, now: float) -> None:
-        """Lose a worker for which no process could be had."""
+        """Declare a worker lost, since it got no process."""
         if (worker := self._staff.by_any_number(number)) is None:
             return
         if isinstance(worker, Leaver):
@@ -501,7 +501,7 @@ class LocalWorkers:
             self.update_token()
 
     def _lose(self, worker: Worker, what: Happens, reason: str, fault: Fault, now: float) -> None:
-        """Lose the active worker: it gets no process here, so another PE must take its place."""
+        """Declare the active worker lost: it gets no process here, so another PE must take its place."""
         worker.happens(what, self._out)
         fields = {"job": worker.job, "index": worker.index, "reason": reason, "fault": fault.value}
         self._out.act(Log("lost", fields))
@@ -548,7 +548,7 @@ class LocalWorkers:
         if (reason := self._doubts.pop(job, None)) is not None:
             self._out.act(BlameHost(Fault.HOST, reason))
 
-    # --- leaving ------------------------------------------------------------------------
+    # --- workers that leave -------------------------------------------------------------
 
     def on_epoch(self, now: float, ended: list[int]) -> None:
         """Apply the present volumes to all workers here."""
@@ -619,7 +619,7 @@ class LocalWorkers:
     def _end(self, job: int) -> None:
         """Drop all that is kept of a job that is over."""
         self.cache.holds.pop(job, None)
-        if self.leaving.deadline_s < math.inf:  # otherwise no worker leaves
+        if self.leaving.deadline_s < math.inf:  # a leaving worker has a deadline
             self.leaving.end_job(job)
         if (worker := self.suspended.pop(job, None)) is not None:
             worker.happens(Happens.ENDED, self._out)

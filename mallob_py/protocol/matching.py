@@ -45,7 +45,7 @@ class Matcher(Protocol):
     way; its parent must be able to refuse. An `Adopt` reaches a PE only between the grant of its token and
     `token_used`.
 
-    Nothing is sent before `flush`: asking and withdrawing in one turn of a PE costs nothing.
+    Nothing is sent before `flush`: asking and withdrawing between two calls of `flush` costs nothing.
     """
 
     @property
@@ -56,7 +56,7 @@ class Matcher(Protocol):
     def has_news(self) -> bool:
         """Whether `flush` may have work now or later."""
 
-    # --- the PE's wishes ----------------------------------------------------------------
+    # --- calls of the PE ----------------------------------------------------------------
 
     def ask(self, request: messages.Request) -> None:
         """Look for an idle PE for this request, which replaces an earlier one for the same worker."""
@@ -77,7 +77,7 @@ class Matcher(Protocol):
         """Note that the granted token was used, or returned."""
 
     def drop_outdated(self) -> None:
-        """Return requests that a new epoch has made void to the PEs of the workers that sent them."""
+        """Return each request that a new epoch has made void to the PE that sent it."""
 
     # --- messages and time --------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Matcher(Protocol):
     def next_deadline(self) -> float:
         """Return when `flush` must be called next, as known at its last call; `math.inf`: after a message."""
 
-    # --- for checks ---------------------------------------------------------------------
+    # --- methods for checks -------------------------------------------------------------
 
     def is_root(self) -> bool:
         """Tell whether this PE's `supply` covers the whole system."""
@@ -116,7 +116,7 @@ class _Ledger:
 
 
 class _Half:
-    """The half of a pair that arrived first at its meeting place: a request, a token or a void."""
+    """The first half of a pair at its meeting place: a request, a token, or word that one of both is void."""
 
     __slots__ = ("request", "token_rank")
 
@@ -128,7 +128,7 @@ class _Half:
 def _share(amount: int, *available: int) -> list[int]:
     """Split `amount` into shares, in order, each share at most as large as its `available`."""
     shares = []
-    for limit in available:  # comparing is quicker than `min` and `max`
+    for limit in available:  # comparisons are quicker than `min` and `max`
         share = 0 if limit < 0 else limit if limit < amount else amount
         shares.append(share)
         amount -= share
@@ -170,7 +170,7 @@ class PrefixSumMatcher:
         #: whether something may have changed that the parent (or, at the root, the matching) does not know
         self.has_news = True
 
-    # --- the PE's wishes ----------------------------------------------------------------
+    # --- calls of the PE ----------------------------------------------------------------
 
     def ask(self, request: messages.Request) -> None:
         """Ask for the workers of a bulk request, in place of an earlier unmatched request for them."""
@@ -362,14 +362,14 @@ class PrefixSumMatcher:
         self._out.send(message.number % self._out.size, message)
 
     def _void_from(self, request: messages.Request, position: int) -> None:
-        """Void the numbers of all workers below a request that will take part again for one worker."""
+        """Declare void the numbers of all workers below a request that takes part again for one worker."""
         first, width = position, 1
         while first < request.count:
             for below in range(first, min(first + width, request.count)):
                 self._pass_on(messages.VoidRequest(request.base + below))
             first, width = level_below(first, width)
 
-    # --- for checks ---------------------------------------------------------------------
+    # --- methods for checks -------------------------------------------------------------
 
     def is_root(self) -> bool:
         return self._place.parent is None

@@ -1,9 +1,9 @@
 """Messages between PEs, one typed struct each.
 
-Encoded as msgpack arrays that start with a small integer tag; one decoder validates and dispatches all of
-them. Fields named `job` are internal job ids, `index` is a worker's place in its job tree, `stay` is the
-number of a stay on its PE, `epoch` is the number of the sender's balancing result. Tags from 60 on belong to
-the runtime.
+Messages are encoded as msgpack arrays that start with a small integer tag; one decoder validates and
+dispatches all of them. Fields named `job` are internal job ids, `index` is a worker's place in its job tree,
+`stay` is the number of a stay on its PE, `epoch` is the number of the sender's balancing result. Tags from 60
+on belong to the runtime.
 """
 
 from __future__ import annotations
@@ -305,7 +305,8 @@ class PastWorker(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Remember(Message, frozen=True, tag=21):
     """To the nearest ancestor that stays in the tree: past workers of the sender's subtree.
 
-    `carried_over`: known from the last generation (`succession.py`), for the PE with their parent's seat now.
+    `carried_over`: these workers are known from the last generation (`succession.py`), and the PE that has
+    their parent's seat now must hear of them.
     """
 
     job: int
@@ -401,7 +402,7 @@ class Progressed(Message, frozen=True, tag=39):
 
 
 class Offered(Message, frozen=True, tag=50):
-    """A worker's offer that is better than its earlier ones."""
+    """An interim result that a worker offers, better than its earlier ones."""
 
     job: int
     interim: Interim
@@ -473,7 +474,7 @@ class IdleChange(Message, frozen=True, tag=40):
 
 
 class Climb(Message, frozen=True, tag=41):
-    """A request that found no idle PE in the sender's subtree, whose idle count changes by `change`.
+    """A request that found no idle PE in the sender's subtree; `change`: change of that subtree's idle count.
 
     `number`: the asker's number of the request.
     """
@@ -484,7 +485,7 @@ class Climb(Message, frozen=True, tag=41):
 
 
 class Descend(Message, frozen=True, tag=42):
-    """A request for an idle PE of the receiver's subtree, which has one idle PE less now."""
+    """A request for an idle PE of the receiver's subtree: the request has reserved one PE there."""
 
     number: int
     request: Request

@@ -44,7 +44,7 @@ _TICK = stimuli.Tick()
 
 
 class _Drain(NamedTuple):
-    """A rank's draining: by order of rank `asked_by`, until `until_s` at the latest, examined at `look_s`."""
+    """The draining ordered by rank `asked_by`: over at `until_s` at the latest, next examined at `look_s`."""
 
     asked_by: int
     until_s: float
@@ -86,7 +86,7 @@ class Node:
         self.effects: deque[rank_effects.AnyRankEffect] = deque()
         numbers = self.placement.pes_of(rank)
         self._first = numbers[0]
-        #: lasting number of this rank's first PE in logs
+        #: number that logs use for this rank's first PE, in all generations
         self.first_logged = origin.first_logged(rank, len(numbers), self.founders)
         era = 0 if membership is None else present.number
         rule = self._tables.rule(present, rank)
@@ -102,7 +102,7 @@ class Node:
         self._unsettled: deque[PE] = deque(self.pes)
         #: job -> slots of PEs here that wait for the job's description
         self.fetching: dict[int, set[int]] = {}
-        #: g of the present generation
+        #: number g of the present generation, as in envelopes
         self._g = present.g
         #: messages for PEs and the desk of a generation that has not begun here
         self._ahead: list[rank_stimuli.Said] = []
@@ -115,14 +115,15 @@ class Node:
         _show_neighbours(self)
         self._host = Host(self._book, self._say, self._act)
         self._drain: _Drain | None = None
-        #: whether a drain or a growth is under way
+        #: whether this rank drains, or has started ranks that must still join
         self._has_duties = False
         #: time when the last generation's workers here are found again, or given up
         self._found_s = -math.inf
         own = origin.processes.get(rank, rank_messages.RankProcess(0, "", 0, 0))
         #: states of ranks, and which workers are where
         self.reports = RankReports(rank, own.host, own.pid, len(numbers))
-        #: time when descriptions of jobs not heard of since the last change are dropped
+        #: time when descriptions are dropped of jobs that no message has named since the last change of
+        #: membership
         self._unheard_until_s = math.inf
         #: whether this rank takes no part in changes, since the system or this rank ends
         self.is_stopping = False
@@ -132,7 +133,7 @@ class Node:
         self.end_reason: generation.EndReason | None = None
         self._settle(0.0)
 
-    # --- state --------------------------------------------------------------------------------
+    # --- state of the rank --------------------------------------------------------------------
 
     @property
     def config(self) -> Config:
@@ -140,7 +141,7 @@ class Node:
 
     @property
     def founders(self) -> Placement:
-        """The placement of the ranks at the start."""
+        """The placement of the ranks that the launcher started."""
         return self._tables.founders
 
     @property
@@ -172,7 +173,7 @@ class Node:
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """Return the ranks that leave, by order, in the change for which this rank has halted or ended."""
+        """Return the ranks ordered to leave, in the change for which this rank has halted or ended."""
         return self._membership.leavers
 
     def is_over(self, now: float) -> bool:
@@ -349,7 +350,7 @@ class Node:
             self._act(rank_effects.Note("host rests", fields))
 
     def _give_back(self, congested: rank_stimuli.Congested) -> None:
-        """Return a message whose receiver's rank is behind; drop one that was on its way back already."""
+        """Return a message to its sender, as its receiver's rank is behind; drop a returned message."""
         message = congested.message
         if congested.g != self._g or self.is_halted:
             return
@@ -375,7 +376,7 @@ class Node:
             self._say(rank, rank_messages.DeskNews(data))
 
     def _hear_desk(self, said: rank_stimuli.Said, message: rank_messages.DeskNews) -> None:
-        if said.g > self._g:  # the message may be for a desk that is about to move here
+        if said.g > self._g:  # the message may be for a client that is about to move here
             self._ahead.append(said)
         else:
             self._act(rank_effects.DeskHears(said.rank, message.data))
@@ -401,7 +402,7 @@ class Node:
         else:
             self._say(call.origin, rank_messages.RollAnswer(workers))
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- end of the system ------------------------------------------------------------------------
 
     def _stop(self, now: float) -> None:
         """End all ranks, including this one."""
@@ -440,7 +441,7 @@ class Node:
         self._drain = _Drain(asked_by, until_s, until_s)
         self._has_duties = True
         for slot, pe in enumerate(self.pes):
-            if not pe.workers.giving_back.is_draining:  # the PE may wait for the worker that goes on there
+            if not pe.workers.giving_back.is_draining:  # the PE may wait for a worker to go on here
                 self._tell_pe(slot, stimuli.Drain(), now)
 
     def _hear_of_drain(self, said: rank_stimuli.Said, message: rank_messages.RankDrains, now: float) -> None:
@@ -463,7 +464,7 @@ class Node:
         else:
             self._say(drain.asked_by, rank_messages.RankDrained())
 
-    # --- the world changes --------------------------------------------------------------------------
+    # --- changes of membership ----------------------------------------------------------------------
 
     def _lose(self, rank: int, how: str, now: float) -> None:
         """Go on without a lost rank, if this rank survives losses."""
@@ -471,11 +472,9 @@ class Node:
             return
         if self.is_stopping:
             self._over_at_s = -math.inf
-            self._act(
-                rank_effects.Bury(rank)
-            )  # otherwise the meeting at the end would wait for the lost rank
+            self._act(rank_effects.Bury(rank))  # else the ranks would wait for the lost rank when they end
             return
-        if rank not in self._membership.leavers:  # the lost rank was not ordered to leave
+        if rank not in self._membership.leavers:  # no order to leave explains the loss
             message = self._book.lose(rank, how)
             self._act(rank_effects.Note("lost rank", {"lost": rank, "message": message}))
             if not self.survives:
@@ -512,8 +511,8 @@ class Node:
                     self.is_stopping = True
 
     def _halt(self, now: float) -> None:
-        assert not self._arrived, "a PE is told one thing after the other"
-        assert not self._unsettled, "what it wants done is passed on before the next"
+        assert not self._arrived, "messages between PEs of this rank are handled before it halts"
+        assert not self._unsettled, "effects of PEs are passed on before the rank halts"
         self._halted = self._halted._replace(since_s=now)
         self.is_halted = True
         for pe in self.pes:
@@ -575,7 +574,7 @@ class Node:
         self._host.begin(started, self.placement.members, now)
 
     def _do_duties(self, now: float) -> None:
-        """Advance a drain and a growth that are under way."""
+        """Go on with draining this rank, and with the joining of ranks that it has started."""
         if self._drain is not None:
             self._look_whether_drained(self._drain, now)
         if self.is_growing and (order := self._host.turn(self.placement.members, now)) is not None:

@@ -188,7 +188,7 @@ class PE:
                 raise PeerViolation(f"no PE understands {type(message).__name__}")
             handle(self, source, message, now)
         except PeerViolation as error:
-            if error.source is None:  # otherwise the error is about a message that was parked before
+            if error.source is None:  # otherwise a message that was parked before is at fault
                 error.source = source
                 error.args = (f"PE {self.rank} from PE {source}: {error}\n{self.story(message)}",)
             raise

@@ -81,7 +81,7 @@ ADDRESSES_MAX = 1 << _COORDINATOR_BITS
 
 
 def name_of(number: int, coordinator: int) -> int:
-    """Return the g of a generation; a later generation has a greater g."""
+    """Return the integer g that names a generation; a later generation has a greater g."""
     return number << _COORDINATOR_BITS | (ADDRESSES_MAX - 1 - coordinator)
 
 

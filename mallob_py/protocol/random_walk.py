@@ -74,7 +74,7 @@ class RandomWalk:
         is_outdated: Callable[[Request], bool],
         on_outdated: Callable[[Request], None],
     ) -> None:
-        assert out.size > 1, "one PE alone has nowhere to walk to"
+        assert out.size > 1, "random walks need at least two PEs"
         assert hops > 0 or hops == NO_LIMIT
         self._out = out
         self._is_endless = hops == NO_LIMIT
@@ -86,18 +86,18 @@ class RandomWalk:
         self._is_idle = False
         #: whether a walk has ended here, so that an Adopt to this PE is queued or parked
         self._is_taken = False
-        #: requests made in this turn of the PE, not sent yet
+        #: requests made since the last `flush`, not sent yet
         self._asks: dict[tuple[int, int], Request] = {}
         #: this PE's requests on a walk
         self._away: dict[tuple[int, int], _Walked] = {}
-        #: this PE's requests that are back and will set off again
+        #: this PE's requests that are back from a walk and will begin another one
         self._resting: dict[tuple[int, int], _Walked] = {}
 
     @property
     def token_granted(self) -> bool:
         return self._is_taken or self._behind.token_granted
 
-    # --- the PE's wishes ----------------------------------------------------------------
+    # --- calls of the PE ----------------------------------------------------------------
 
     def ask(self, request: Request) -> None:
         assert request.count == 1, "random walks know single requests only"
@@ -188,11 +188,11 @@ class RandomWalk:
         return self._deadline_s(self._behind.next_deadline())
 
     def _deadline_s(self, behind_s: float) -> float:
-        if not self._resting:  # as for most messages
+        if not self._resting:  # mostly no request waits for its next walk
             return behind_s
         return min(behind_s, *(walked.again_s for walked in self._resting.values()))
 
-    # --- for checks ---------------------------------------------------------------------
+    # --- methods for checks -------------------------------------------------------------
 
     def is_root(self) -> bool:
         return self._behind.is_root()

@@ -9,7 +9,7 @@ import msgspec
 from mallob_py.protocol.placement import Placement, numbers_as_ranges
 from mallob_py.protocol.rank_messages import Peer, Place, RankProcess
 
-#: greatest number of ranks that are named one by one
+#: greatest number of ranks that a message names one by one
 _TOLD_EACH_MAX = 4
 
 
@@ -24,14 +24,14 @@ class Origin(msgspec.Struct, frozen=True):
     hosts: dict[int, int] = {}
 
     def first_logged(self, rank: int, capacity: int, founders: Placement) -> int:
-        """Return the lasting number of a rank's first PE in logs."""
+        """Return the number that logs use for a rank's first PE, in all generations."""
         if rank < founders.ranks:
             return founders.first_pe(rank)
         return founders.size + (rank - founders.ranks) * capacity
 
 
 class RankBook:
-    """The book of one rank. Newcomers are told `start_s`, `founders`; addresses below `bound` are taken."""
+    """One rank's knowledge of ranks, parts of which newcomers hear; addresses below `bound` are taken."""
 
     def __init__(self, origin: Origin, bound: int) -> None:
         self.start_s, self.founders = origin.start_s, origin.founders
@@ -47,7 +47,7 @@ class RankBook:
     def expect(self, rank: int, host: int, process: RankProcess) -> None:
         """Note a rank that may join."""
         self.take(rank + 1)
-        self._processes = {**self._processes, rank: process}  # the old dict may be shared
+        self._processes = {**self._processes, rank: process}  # other ranks may share the old dict
         self._hosts = {**self._hosts, rank: host}
 
     def describe(self, rank: int) -> str:

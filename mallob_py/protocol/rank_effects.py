@@ -1,4 +1,4 @@
-"""Effects: the deeds that a rank orders, appended to `Node.effects` and executed in order."""
+"""Effects: the actions that a rank orders, appended to `Node.effects` and executed in order."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Say(RankEffect, frozen=True):
     text: str
 
 
-# --- the world changes --------------------------------------------------------------------------
+# --- changes of membership ----------------------------------------------------------------------
 
 
 class Halted(RankEffect, frozen=True):

@@ -1,7 +1,7 @@
 """Messages between ranks that concern no PE, one typed struct each, in the order of their tags.
 
-Encoded and told apart like the messages between PEs (`messages.py`, tags 1 to 59), with which they share the
-wire. The table at the end of `node.py` says what a rank does with each.
+These messages are encoded like the messages between PEs (`messages.py`, tags 1 to 59), and travel beside
+them. The table at the end of `node.py` says what a rank does with each message.
 
     60..66  descriptions, as files        `runtime/world/transfer.py`
     70..79  one rank to another           `node.py`, and its parts
@@ -33,7 +33,7 @@ class FileMessage(RankMessage, frozen=True):
 
 
 class FileNeeded(FileMessage, frozen=True, tag=60):
-    """To the keeper of the sender's host: bring the job's description of `size` bytes here."""
+    """To the rank that fetches files for the sender's host: bring the job's description of `size` bytes."""
 
     job: int
     size: int
@@ -41,13 +41,13 @@ class FileNeeded(FileMessage, frozen=True, tag=60):
 
 
 class FileHere(FileMessage, frozen=True, tag=61):
-    """From the keeper: the file is complete."""
+    """From the rank that fetches files for the host: the file is complete."""
 
     job: int
 
 
 class FileWanted(FileMessage, frozen=True, tag=62):
-    """To a keeper that should have the description: send its `size` bytes as my transfer `number`."""
+    """To a rank of a host that should have the description: send its `size` bytes as my transfer `number`."""
 
     job: int
     size: int
@@ -63,14 +63,14 @@ class FileMissing(FileMessage, frozen=True, tag=63):
 
 
 class ChunkTaken(FileMessage, frozen=True, tag=64):
-    """Acknowledgement of one chunk."""
+    """Acknowledgement of one chunk of a file."""
 
     job: int
     number: int
 
 
 class FileFailed(FileMessage, frozen=True, tag=65):
-    """From the keeper: the description cannot be brought to this host."""
+    """From the rank that fetches files for the host: the description cannot be brought here."""
 
     job: int
     reason: str

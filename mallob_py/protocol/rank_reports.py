@@ -70,7 +70,7 @@ class RankReports:
     def news(
         self, busy: int, troubles: Iterable[str], turns: int = 0, use: RankUse = _UNKNOWN
     ) -> RankNews | None:
-        """Return the news for another rank; None: nothing has changed, or this rank hears the news."""
+        """Return this rank's news for the rank that hears the news; None: no change, or that is this rank."""
         news = RankNews(self._host, self._pid, self._pes, busy, tuple(troubles), turns, use)
         if news == self._told:
             return None

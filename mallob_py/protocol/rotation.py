@@ -84,7 +84,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """The image's part beside jobs and volumes, as soon as there have been more jobs than PEs."""
+    """The part of a PE's image that describes turns, kept once there have been more jobs than PEs."""
 
     accounts: Mapping[int, Account]
     #: job -> number of PEs that the job deserves, a fraction; empty unless there are more jobs than PEs
@@ -121,9 +121,9 @@ class Since(NamedTuple):
 
 
 def back_in_s(rotation: Rotation, running: Collection[int], job: int, slices: Slices) -> float:
-    """Estimate when a resting job's turn comes, counted from the beginning of the epoch.
+    """Estimate after how long a resting job gets its next turn, counted from the beginning of the epoch.
 
-    It is assumed that no jobs come or end: at the end of each period the jobs farthest behind are
+    The estimate assumes that no jobs come or end: at the end of each period the jobs farthest behind are
     next.
     """
     lag_s = rotation.accounts[job].lag_s
@@ -183,7 +183,7 @@ def rotated(
         # a job that leaves in order, or whose process moves with the job, has only its last home left
         is_only_there = jobs[job].leaves or since.is_one_host
         homes = account.homes[-1:] if is_only_there else account.homes
-        if volumes.get(job):  # the job stays where it is
+        if volumes.get(job):  # a job with a volume stays where it is
             homes = () if account.is_away else homes[-1:]
         if whole[job] or not homes or places.take(job, homes):
             chosen.add(job)
@@ -260,7 +260,7 @@ def _patience_s(since: Since, slices: Slices) -> float:
 
 
 def halted(since: Since, jobs: Mapping[int, JobEvent], slices: Slices) -> Rotation:
-    """Stop rotating, with no more jobs than PEs, and keep the jobs' lags for the next time."""
+    """Stop the turns, since there are no more jobs than PEs; keep the jobs' lags for the next time."""
     accounts = since.rotation.accounts
     if not accounts:
         return OFF
@@ -333,20 +333,20 @@ def _turn_s(account: Account, share: float, slices: Slices, is_one_host: bool) -
 
 
 def _left_s(period_left_s: float, turn_s: float, slices: Slices) -> float:
-    """Return how long a turn that begins now lasts: many end at once, the last ones with the period."""
+    """Return how long a turn that begins now lasts, so that many turns end at one time."""
     left_s = period_left_s % turn_s
     return left_s if left_s > slices.shortest_s else left_s + turn_s
 
 
 class _Places:
-    """The matching of jobs and homes, which grows by one job at a time."""
+    """The matching of jobs and homes (PEs where their roots have been), which grows by one job at a time."""
 
     def __init__(self) -> None:
         self._homes: dict[int, tuple[int, ...]] = {}
         self._holder: dict[int, int] = {}
 
     def take(self, job: int, homes: tuple[int, ...]) -> bool:
-        """Find a home for one more job; other jobs may be moved to another home of theirs."""
+        """Find a home for one more job; for that, other jobs may be moved to another one of their homes."""
         self._homes[job] = homes
         return self._place(job, set(), _CHAIN_MAX)
 
@@ -367,5 +367,5 @@ class _Places:
         return False
 
     def taken(self) -> dict[int, int]:
-        """Return the home of each job that has found one."""
+        """Return the home of each job for which `take` has found one."""
         return {job: home for home, job in self._holder.items()}

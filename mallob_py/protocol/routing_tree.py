@@ -31,7 +31,7 @@ from mallob_py.protocol.rank_tree import place_of, root_of
 
 
 class RoutingTreeMatcher:
-    """One PE's part of R: its own idle token and the counts of its two subtrees; at the root also a queue.
+    """One PE's part of the tree: its own idle token, the counts of its two subtrees, at the root a queue.
 
     `is_outdated(request)` tells whether a request that waits here must return to its parent,
     `on_outdated(request)` returns the request.
@@ -60,18 +60,18 @@ class RoutingTreeMatcher:
         self._right = 0
         self._advertised = 0
         self._may_send_from = -math.inf
-        #: requests made in this turn of the PE, not sent yet
+        #: requests made since the last `flush`, not sent yet
         self._asks: dict[tuple[int, int], messages.Request] = {}
         #: numbers of this PE's requests under way, and the requests by number
         self._numbers: dict[tuple[int, int], int] = {}
         self._wanted: dict[int, tuple[int, int]] = {}
-        #: this PE's requests that wait at the root
+        #: this PE's requests that wait at the root of the tree
         self._at_root: set[int] = set()
         self._next_number = 0
         #: at the root: requests without a PE, by asker and number, oldest first
         self._waiting: dict[tuple[int, int], messages.Request] = {}
 
-    # --- the PE's wishes ----------------------------------------------------------------
+    # --- calls of the PE ----------------------------------------------------------------
 
     def ask(self, request: messages.Request) -> None:
         assert request.count == 1, "the routing tree knows single requests only"
@@ -191,7 +191,7 @@ class RoutingTreeMatcher:
             return math.inf
         return self._may_send_from
 
-    # --- for checks ---------------------------------------------------------------------
+    # --- methods for checks -------------------------------------------------------------
 
     def is_root(self) -> bool:
         return self._place.parent is None

@@ -189,8 +189,8 @@ def _merged_section(first: AlphaSection, second: AlphaSection) -> AlphaSection:
         return first
     if first == _NOTHING:
         return second
-    # An event among the union's smallest hashes is among the smallest of each part that has the event: counts
-    # are right.
+    # An event whose hash is among the smallest of both answers is also a sample of each answer that contains
+    # the event, so its counts can be added up.
     events: dict[Pivot, int] = {(numerator, p): count for numerator, p, count in first.samples}
     for numerator, p, count in second.samples:
         events[numerator, p] = events.get((numerator, p), 0) + count

@@ -1,6 +1,7 @@
-"""SplitMix64: from 64 bits to 64 bits that look random. Small, and good enough for hashes and hops.
+"""SplitMix64: from 64 bits to 64 bits that look random; good enough for hashes and random choices.
 
-A bijection, so different numbers stay different. `volumes.py` has it once more, for whole arrays.
+SplitMix64 is a bijection, so different numbers have different hashes. `volumes.py` has the same function for
+whole arrays.
 """
 
 from __future__ import annotations

@@ -24,18 +24,18 @@ class Staff:
         return worker if worker is not None and worker.number == number else None
 
     def parent_of(self, job: int, index: int) -> Worker | None:
-        """Return the active worker here that is the parent of that child, if any."""
+        """Return the active worker if it is the parent of worker `index` of `job`, else None."""
         worker = self.active
         if worker is None or worker.job != job or worker.seats.seat(index) is None:
             return None
         return worker
 
     def by_number(self, number: int) -> Worker | None:
-        """Return the worker with this process; None: it is gone."""
+        """Return the worker whose process has this number; None: the process is gone."""
         if self.active is not None and self.active.number == number:
             return self.active if self.active.state.has_process else None
         return next((worker for worker in self.suspended.values() if worker.number == number), None)
 
     def by_any_number(self, number: int) -> Worker | Leaver | None:
-        """Return the worker with this process, leaving ones included; None: it is gone."""
+        """Return the worker, leaving or not, whose process has this number; None: the process is gone."""
         return self.by_number(number) or self.leaving.get(number)

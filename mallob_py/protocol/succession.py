@@ -63,7 +63,7 @@ class LastWords:
         return self._said.keys()
 
     def say(self, client: int, words: ResultFound | WorkerFailed, out: Outbox) -> None:
-        """Tell the client, and keep the words for a repetition."""
+        """Send last words to a client, and keep them so that they can be repeated."""
         out.send(client, words)
         if client == out.rank or words.job in self._said:
             return
@@ -108,9 +108,9 @@ class Inheritance:
         self._balancer = balancer
         self._cache = cache
         self._last_words = last_words
-        #: jobs that were not heard of since the last generation
+        #: jobs that no message of this generation has named yet
         self.jobs: set[int] = set()
-        #: time when jobs not heard of count as over
+        #: time when jobs that no message has named count as over
         self.deadline_s = math.inf
         self.halted_job: int | None = None
 
@@ -143,7 +143,7 @@ class Inheritance:
         worker.gone |= {index for index, pe, epoch in present if pe is None and epoch == 0}
 
     def meet(self) -> None:
-        """Report remains of jobs that have been heard of to their clients.
+        """Report to clients the workers kept here for jobs of theirs, which are known to be live again.
 
         A worker that its parent will ask for is left out; if the parent does not ask, the worker is reported
         later.
@@ -156,7 +156,7 @@ class Inheritance:
                 self._call_attention(worker)
 
     def cease_to_await(self, jobs: Iterable[int]) -> None:
-        """Report workers of these jobs, whose parents have not asked for them."""
+        """Report to clients the workers kept here for these jobs: no parent has asked for them."""
         for job in jobs:
             worker = self._cache.workers.get(job)
             if worker is not None and worker.is_awaited:
@@ -171,14 +171,15 @@ class Inheritance:
             self._out.send(worker.client, Remember(worker.job, -1, (past,), carried_over=True))
 
     def forget(self, job: int) -> None:
-        """Forget the remains of a job that is over."""
+        """Forget the workers and last words kept for a job that is over."""
         self.jobs.discard(job)
         self._last_words.forget(job)
 
     def take_unheard(self, active_job: int | None) -> list[int]:
-        """Return the jobs that count as over, since they were not heard of for long.
+        """Return the jobs of the last generation that count as over: no message has named them for long.
 
-        The job at work here is left out: its client has asked for it, and will publish it in a moment.
+        The active worker's job is left out: its client has asked for the worker, and will publish the job
+        soon.
         """
         self.deadline_s = math.inf
         unheard = sorted(self.jobs - {active_job})

@@ -14,8 +14,8 @@ from collections.abc import Set
 
 from mallob_py.protocol.config import Config
 
-#: greatest and smallest number of a client's last jobs from whose run times those of the next jobs are
-#: guessed
+#: greatest and smallest number of a client's last jobs whose run times are used to guess those of its next
+#: jobs
 _LIVES_MAX, _LIVES_MIN = 8, 4
 _TIMES_AS_LONG = 3
 
@@ -29,20 +29,20 @@ class Turnover:
         self._brief_s = config.brief_s
         #: run times of the last jobs' roots
         self._lives_s: deque[float] = deque(maxlen=_LIVES_MAX)
-        #: jobs submitted and in no epoch yet
+        #: submitted jobs that no epoch has named yet
         self.unseen: set[int] = set()
-        #: jobs that wait until a fresh job ends, with their standings
+        #: jobs that wait until a fresh (just submitted) job ends, with their standings
         self.standby: dict[int, float] = {}
         self.fresh: set[int] = set()
-        #: time when a fresh job last ended
+        #: time when a fresh (just submitted) job last ended
         self._ended_s = -math.inf
 
     def is_plenty(self, total_volume: int) -> bool:
-        """Return whether there are more PEs than jobs deserve, including jobs that run unseen."""
+        """Return whether PEs are left over by all jobs, including running jobs that no PE has heard of."""
         return self._pes - total_volume > len(self.unseen) - len(self.standby)
 
     def submit(self, job: int, standing: float, may_wait: bool, live: Set[int]) -> bool:
-        """Note a new job; return whether it stands by. `live`: the jobs that all PEs know."""
+        """Note a new job; return whether it must wait for another to end. `live`: jobs that all PEs know."""
         self.unseen.add(job)
         if may_wait and self._moment_s and self.fresh and live <= self.fresh:
             self.standby[job] = standing
@@ -51,12 +51,12 @@ class Turnover:
         return False
 
     def call(self, job: int) -> None:
-        """Take a job out of standby."""
+        """Let a job begin that has waited for another job's end."""
         del self.standby[job]
         self.fresh.add(job)
 
     def best(self) -> int:
-        """Return the standby job of best standing."""
+        """Return the job of best standing among the jobs that wait for another job's end."""
         return max(self.standby, key=lambda job: (self.standby[job], -job))
 
     def waits_until(self, job: int, sought_s: float) -> float:
@@ -68,7 +68,8 @@ class Turnover:
     def growth_delay_s(self, delay_s: float) -> float:
         """Return how long a root runs before its job asks for more workers.
 
-        Standby jobs may want the PEs of such workers; and if the last jobs were brief, this job may be, too.
+        Other jobs may wait for the PEs that these workers would take; and if the last jobs were brief, this
+        job may be brief, too.
         """
         if self.standby:
             return max(delay_s, self._moment_s)
@@ -78,7 +79,7 @@ class Turnover:
         return max(delay_s, _TIMES_AS_LONG * usual_s) if usual_s <= self._brief_s else delay_s
 
     def end(self, job: int, started_s: float | None, now: float) -> bool:
-        """Forget an ended job, first run at `started_s`; return whether standby jobs waited for its end."""
+        """Forget an ended job, first run at `started_s`; return whether other new jobs waited for its end."""
         if started_s is not None:
             self._lives_s.append(now - started_s)
         was_fresh = job in self.fresh
@@ -89,7 +90,7 @@ class Turnover:
         return was_fresh and bool(self.standby)
 
     def forget(self, job: int) -> bool:
-        """Note that a job is in an epoch, or will be in none; return whether that is news."""
+        """Note that an epoch has named a job, or none will; return whether this was not known before."""
         self.standby.pop(job, None)
         if job not in self.unseen:
             return False

@@ -146,7 +146,7 @@ class Volumes:
         return volume + int(unit_key(facts.priority, facts.demand, facts.job) >= epoch_volumes.units_from)
 
 
-# --- on every PE ----------------------------------------------------------------------------------
+# --- code for every PE ----------------------------------------------------------------------------
 
 
 class _Represented(NamedTuple):
@@ -215,7 +215,7 @@ def merged(first: AnyAnswer, second: AnyAnswer) -> AnyAnswer:
     raise PeerViolation("answers to different questions")
 
 
-# --- at the root of the tree ------------------------------------------------------------------------
+# --- code for the root of the tree ------------------------------------------------------------------
 
 
 class Hint(msgspec.Struct):

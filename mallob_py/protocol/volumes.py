@@ -92,7 +92,7 @@ def _checked(priorities: ArrayLike, demands: ArrayLike, m: int) -> tuple[Floats,
     if not 1 <= m <= MAX_PES:
         raise ValueError(f"number of PEs {m} is outside 1..2^48")
     if p.size:
-        # Written such that NaN is refused as well.
+        # The comparisons are written such that NaN is refused as well.
         if not (np.minimum.reduce(p) >= MIN_PRIORITY and np.maximum.reduce(p) <= MAX_PRIORITY):
             raise ValueError(f"priorities must be numbers in {MIN_PRIORITY}..{MAX_PRIORITY}")
         if np.minimum.reduce(d) < 1:

@@ -1,8 +1,8 @@
 """A worker of one job on one PE: its states, and what may happen in each (P 3.2, 3.3).
 
-`TRANSITIONS` is the whole table: from a state and a happening to the next state and the immediate deed. If it
-has no entry, `Worker.happens` raises an error with both names. Whether a worker has a process, runs, or can
-be sent messages follows from its state alone.
+`TRANSITIONS` is the whole table: from a state and a happening to the next state and the immediate action. If
+it has no entry, `Worker.happens` raises an error with both names. Whether a worker has a process, runs, or
+can be sent messages follows from its state alone.
 
 A worker is in the tree from its adoption until it is suspended or gone: it asks for children, accepts them
 and even starts before its parent has answered, so a tree grows by all its layers at once. If its parent
@@ -71,7 +71,7 @@ class Happens(Enum):
     DIED_UNRUN = "has died too often before it ran"
     #: the worker's process died once too often
     DIED_TOO_OFTEN = "has died too often"
-    #: the ordered process cannot be had
+    #: no process can be had for the worker
     UNFORKED = "cannot get a process"
     PAUSED = "is paused"
     UNPAUSED = "is unpaused"
@@ -118,8 +118,8 @@ class Worker:
         self.restarts = 0
         #: reported progress, and the progress at the last checkpoint
         self.done = self.saved_done = 0.0
-        #: a PE of this host that may have the worker's resting process, and the epoch of the question to this
-        #: PE
+        #: a PE of this host that may have the worker's resting process, and the epoch in which this PE was
+        #: asked
         self.giver: tuple[int, int] | None = None
         #: whether the worker has had a running process, in this stay or before
         self.has_run = False
@@ -133,10 +133,11 @@ class Worker:
         self.demand: int | None = None
         #: whether the worker is from the last generation and has not been adopted since
         self.is_carried_over = False
-        #: for a carried-over worker: whether it was in the tree when the generation ended, below a parent
-        #: that still exists
+        #: for a worker of the last generation: whether it was in the tree when that generation ended, below a
+        #: parent that still exists
         self.is_awaited = False
-        #: for a carried-over worker: past and lost workers below it, with its children as of epoch 0
+        #: for a worker of the last generation: past and lost workers below it; its children count as of epoch
+        #: 0
         self.kept: tuple[PastWorker, ...] = ()
         self.gone: frozenset[int] = frozenset()
         #: messages that arrived before the process runs, with their senders' ranks
@@ -174,7 +175,7 @@ class Worker:
         return self.state in _BEREFT
 
     def happens(self, what: Happens, out: effects.Outbox, now: float = 0.0) -> None:
-        """Change the state by the table, and do the table's deed. `now` matters to STARTED only."""
+        """Change the state, and do the action that the table names. `now` matters to STARTED only."""
         transition = TRANSITIONS.get((self.state, what))
         assert transition is not None, (
             f"worker {self.index} of job {self.job} {what.value} while {self.state.value}"
@@ -201,7 +202,7 @@ _AT_WORK = (WorkerState.STARTING, WorkerState.RUNNING)
 _BEREFT = (WorkerState.PAUSED, WorkerState.DEAD, WorkerState.LOST)
 
 
-# --- deeds of the table, for a worker that is in its new state already ------------------------
+# --- actions of the table, for a worker that is in its new state already ----------------------
 
 
 def _fetch(worker: Worker, out: effects.Outbox, now: float) -> None:
@@ -271,13 +272,13 @@ def _pause_in_order(worker: Worker, out: effects.Outbox, now: float) -> None:
 
 
 def _go_without(worker: Worker, out: effects.Outbox, now: float) -> None:
-    worker.number = next(worker._numbers)  # late messages of the old process are void
+    worker.number = next(worker._numbers)  # a new number, so late messages of the old process are void
     out.act(effects.Log("paused", {"job": worker.job, "index": worker.index}))
 
 
 Act = Callable[[Worker, effects.Outbox, float], None]
 
-#: (state, happening) -> (next state, immediate deed)
+#: (state, happening) -> (next state, immediate action)
 TRANSITIONS: dict[tuple[WorkerState, Happens], tuple[WorkerState, Act | None]] = {
     (WorkerState.UNDESCRIBED, Happens.DESCRIBED): (WorkerState.STARTING, _start),
     (WorkerState.UNDESCRIBED, Happens.DESCRIBED_ELSEWHERE): (WorkerState.FETCHING, _fetch),

@@ -86,7 +86,7 @@ class WorkerCache:
         for worker, volume in zip(self.workers.values(), volumes, strict=True):
             if volume is None:
                 if worker.job in inherited:
-                    continue  # a job not heard of yet
+                    continue  # no epoch has named the job yet
                 volume = 0
             if worker.volume <= worker.index < volume and is_idle:
                 if (patience_s := self._patience_s(worker)) is not None:

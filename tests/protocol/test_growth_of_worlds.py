@@ -102,4 +102,4 @@ def test_where_a_member_cannot_listen_nobody_joins() -> None:
     assert host.welcomed == {}
     assert host.killed == {5, 6}
     assert host.growth.is_over((0, 1))
-    assert host.growth.problems == dict.fromkeys((5, 6), "rank 1 cannot listen for it")
+    assert host.growth.problems == dict.fromkeys((5, 6), "rank 1 cannot listen for new ranks")
