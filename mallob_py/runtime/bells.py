@@ -87,7 +87,7 @@ class Bells:
         self.rung: set[int] = set()
         self._stop_bell = stop_bell
         self._parking = Parking()
-        #: the parking of a halted rank, which hears only messages, signals and the end of other ranks
+        #: the descriptors that wake a halted rank: for messages, signals and the end of other ranks
         self._parking_for_change = Parking()
         self.message = transport.descriptors()[0]
         self.signal = stop_bell.fileno()
@@ -102,11 +102,11 @@ class Bells:
         self.orders: int | None = None
 
     def watch_desk(self, descriptor: int | None) -> None:
-        """Let the desk wake the loop."""
+        """Let jobs that come in at this rank's desk wake the loop."""
         self.desk = None if descriptor is None else self._parking.watch(descriptor)
 
     def watch_orders(self, descriptor: int | None) -> None:
-        """Let orders wake the loop."""
+        """Let users' orders wake the loop."""
         self.orders = None if descriptor is None else self._parking.watch(descriptor)
 
     def wind_up(self) -> None:

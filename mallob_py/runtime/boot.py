@@ -111,7 +111,7 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
 class _Arrival(msgspec.Struct, frozen=True):
     """The message by which a rank reports to all others that it is up."""
 
-    #: time of the rank's arrival, in seconds since 1970; rank 0's is the start of the system
+    #: time of the rank's arrival, in seconds since 1970; rank 0's time of arrival is the start of the system
     now_s: float
     offer: CapacityOffer
     process: RankProcess
@@ -166,7 +166,8 @@ def run_rank(
     pes = placement.pes_of(transport.rank)
     pool_options = _pool_options(settings, pes)
     pool = WorkerPool(server, pool_options)
-    #: greatest number of suspended workers per PE; further processes run a worker, are kept or spare
+    #: greatest number of suspended workers per PE; other processes run a worker, are kept for a chain, or
+    #: spare
     suspended_per_pe = settings.config.job_cache + settings.config.roots_kept(placement.size)
     processes_per_pe = 1 + suspended_per_pe + settings.warm + pool_options.kept_max // len(pes)
     closed = may_be_lost = False
@@ -196,7 +197,7 @@ def run_rank(
             )
             told = mpi.gathered(world, (problem, pool.inspection.known if rank.node.survives else {}))
         problems = [text for text, _ in told if text is not None]
-        # So a rank that takes over a desk need not inspect the applications itself.
+        # A rank that takes over a desk later thus need not inspect the applications itself.
         pool.inspection.told = next((known for _, known in told if known), {})
         code = 2
         if problems:
@@ -220,7 +221,7 @@ def run_rank(
 def _meet_others(settings: WorldSettings) -> tuple[Any, Transport, list[_Arrival]]:
     """Meet all ranks; return the communicator, this rank's transport, and each rank's arrival."""
     world = mpi.start_mpi(within_a_host=guard.is_fork(os.environ) or not mpi.in_mpi_world())
-    # Late: importing the transport initialises MPI.
+    # Imported late: importing the transport initialises MPI.
     from mallob_py.runtime.world.transport import Transport
 
     transport = Transport(world, settings.rank_loss)
@@ -242,7 +243,7 @@ def _start_of(settings: WorldSettings, placement: Placement, capacity: int, star
 
 
 def _end_by(error: BaseException, pool: WorkerPool, may_be_lost: bool) -> NoReturn:
-    """End because of an error: only this rank if it may be lost and the desk is sound, else all ranks."""
+    """End because of an error: this rank alone if the others can go on and its desk is sound, else all."""
     is_alone = may_be_lost and not isinstance(error, DeskError)
     if isinstance(error, PeerFailure | DeskError) and not is_alone:
         tell(f"{error}; all ranks end")
@@ -306,7 +307,7 @@ def run_newcomer(
     stop_bell: StopBell,
 ) -> NoReturn:
     """Run a rank that joins a running system: like `run_rank`, but without MPI and a common start."""
-    settings = replace(settings, rank_loss=mpi.RankLoss.SURVIVE)  # ranks join no other system
+    settings = replace(settings, rank_loss=mpi.RankLoss.SURVIVE)  # no other systems let ranks join
     try:
         invitation = read_invitation()
         carrier, newcomer = join(invitation, settings.pes, patience_of(settings.rank_timeout_s))

@@ -14,14 +14,14 @@ JobNews = JobSought | JobRests | JobGivenUp | JobSaved | JobEnded
 
 
 class Desk:
-    """The place where jobs come in on a rank. Methods that a desk does not override do nothing."""
+    """The part of a rank that takes in jobs. Methods that a desk does not override do nothing."""
 
     def fileno(self) -> int | None:
-        """Return a descriptor that is readable when a turn is due; asked for once."""
+        """Return a descriptor that is readable when `turn` must be called; asked for only once."""
 
     @property
     def deadline_s(self) -> float:
-        """Return the time at which a turn is due even if the descriptor is not readable."""
+        """Return the time at which `turn` must be called even if the descriptor is not readable."""
         return math.inf
 
     def turn(self, now: float) -> None: ...
@@ -40,16 +40,16 @@ class Desk:
 
 
 class Orders(Protocol):
-    """The orders that users give at one rank. Turns are due as in `Desk`."""
+    """The orders that users give at one rank. `turn` must be called when `fileno` or `deadline_s` says so."""
 
     def fileno(self) -> int | None:
-        """Return a descriptor that is readable when a turn is due; asked for once."""
+        """Return a descriptor that is readable when `turn` must be called; asked for only once."""
 
     @property
     def deadline_s(self) -> float: ...
 
     def turn(self, now: float) -> None:
-        """Take a turn; must be called when nothing else is under way, since the turn may halt this rank."""
+        """Carry out what is due; must be called when nothing else is under way, as it may halt this rank."""
 
     def drained(self, rank: int) -> None:
         """Note that a rank is ready to leave."""

@@ -42,7 +42,7 @@ class _MallInfo2(ctypes.Structure):
 
 
 class _MallInfo(ctypes.Structure):
-    """The counts of glibc before 2.33, exact up to 4 GB; beyond, the heap is trimmed too often."""
+    """The counts of glibc before 2.33, exact up to 4 GB; a larger heap is trimmed too often."""
 
     _fields_ = (("counts", ctypes.c_uint * _FIELDS),)
 
@@ -81,7 +81,7 @@ class HeapKeeper:
         #: smallest number of unused bytes since the last trim; includes Python's reserve for small objects
         self._least_bytes = math.inf if heap is None else heap.unused_bytes()
         self._next_s = -math.inf
-        #: time of the last look, and CPU time at that look
+        #: time of the last call of `look`, and CPU time then
         self._last: tuple[float, float] | None = None
 
     def look(self, now_s: float, cpu_s: float) -> None:
@@ -92,7 +92,7 @@ class HeapKeeper:
         if last is None or cpu_s - last[1] > _BUSY_SHARE * (now_s - last[0]) or now_s < self._next_s:
             return
         self._next_s = now_s + _EVERY_S
-        with suppress(OSError):  # no descriptor is free: try again later
+        with suppress(OSError):  # without a free descriptor, the next call tries again
             self._give_back(self._heap)
 
     def _give_back(self, heap: CHeap) -> None:

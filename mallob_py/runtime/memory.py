@@ -149,7 +149,7 @@ class Memory(NamedTuple):
     private_bytes: int
 
 
-#: peak up to which the peak itself stands for the private memory, which is no larger
+#: largest peak memory that is reported as private memory, too: reading the private memory takes longer
 _LITTLE_BYTES = 64 << 20
 #: smallest factor by which a peak must have grown since its reset to be worth another reset
 _NOTICEABLE = 1.02
@@ -200,7 +200,7 @@ def _memory_of(processes: Iterable[int]) -> Memory:
             status = {
                 name: 1024 * int(size) for name, size in _KILOBYTES.findall(_read(f"/proc/{each}/status"))
             }
-            if b"VmHWM" in status:  # else the process is ending
+            if b"VmHWM" in status:  # an ending process has no such line
                 mapped_bytes = status[b"RssFile"] + status[b"RssShmem"]
                 own_bytes += max(0, status[b"VmHWM"] - mapped_bytes)
                 shared_bytes = max(shared_bytes, mapped_bytes)

@@ -45,10 +45,10 @@ _BID = struct.Struct("Q")
 
 
 class HostVote:
-    """The vote on which rank of a host pauses a worker, as seen by one rank; no call waits for a turn.
+    """The vote on which rank of a host pauses a worker, as seen by one rank; no call waits.
 
     Each rank has a place in the host's file for its bid, the size of the worker that it could pause. The
-    largest bid wins the turn, as soon as no rank has the turn.
+    largest bid wins the *turn* to pause a worker, as soon as no rank has the turn.
     """
 
     def __init__(self, path: Path, place: int, ranks: int) -> None:
@@ -69,7 +69,7 @@ class HostVote:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def bid(self, size_bytes: int) -> None:
-        """Bid the size of the largest worker that this rank could pause; 0: no worker, or no need."""
+        """Bid the size of the largest worker that this rank could pause; 0: no bid."""
         self._write_bid(self._place, size_bytes)
 
     def withdraw(self, place: int) -> None:
@@ -80,7 +80,7 @@ class HostVote:
         os.pwrite(self._file, _BID.pack(size_bytes), _TIMES.size + place * _BID.size)
 
     def wins_turn(self, now_s: float, pause_s: float) -> bool:
-        """Take the turn if no rank has had it for `pause_s` and no rank has bid more."""
+        """Take the right to pause a worker if no rank has had it for `pause_s` and no rank has bid more."""
         with self._locked():
             bids = os.pread(self._file, os.fstat(self._file).st_size - _TIMES.size, _TIMES.size)
             sizes = [size for (size,) in _BID.iter_unpack(bids)]
@@ -88,7 +88,7 @@ class HostVote:
             return is_largest and self._take_turn(now_s, pause_s)
 
     def takes_turn(self, now_s: float, pause_s: float) -> bool:
-        """Take the turn if no rank has had it for `pause_s`."""
+        """Take the right to pause or unpause a worker if no rank has had it for `pause_s`."""
         with self._locked():
             return self._take_turn(now_s, pause_s)
 
@@ -100,7 +100,7 @@ class HostVote:
         return True
 
     def hold_turn(self, now_s: float) -> None:
-        """Take the turn without pausing a worker, so that freed memory is measured before the next pause."""
+        """Keep all ranks from pausing workers for a while, so that freed memory is measured first."""
         with self._locked():
             _, complaint_s = self._times()
             os.pwrite(self._file, _TIMES.pack(now_s, complaint_s), 0)
@@ -232,7 +232,7 @@ class MemoryWatch:
             self._bid_for_turn(now_s)
 
     def _bid_for_turn(self, now_s: float) -> None:
-        """Bid; if the bid wins at the second look with short memory or later, pause a worker."""
+        """Bid for the right to pause a worker. If the last bid has won, pause the largest worker."""
         largest_bytes = self._reclaimable.largest_bytes()
         had_bid, self._has_bid = self._has_bid, largest_bytes > 0
         self._vote.bid(largest_bytes)

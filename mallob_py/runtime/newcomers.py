@@ -77,7 +77,7 @@ class Newcomers:
         return RanksStarted(call, me, processes)
 
     def listen(self, call: Listen) -> Place | None:
-        """Listen for newcomers; return the place where; None: listening is impossible."""
+        """Listen for newcomers; return the place where this rank listens; None: it cannot listen."""
         try:
             return self._transport.links.listen(call.secret, self._transport.folder.path, wide=call.wide)
         except LinkError as error:

@@ -44,7 +44,7 @@ def bytes_read(pid: int, path: str) -> tuple[int, int] | None:
     with contextlib.suppress(OSError, ValueError):
         wanted = os.stat(path)
         for descriptor in os.listdir(f"/proc/{pid}/fd") if os.path.isfile(path) else ():
-            with contextlib.suppress(OSError):  # closed meanwhile
+            with contextlib.suppress(OSError):  # the file was closed meanwhile
                 if os.path.samestat(os.stat(f"/proc/{pid}/fd/{descriptor}"), wanted):
                     with open(f"/proc/{pid}/fdinfo/{descriptor}") as info:
                         return int(info.readline().split()[1]), wanted.st_size
@@ -73,9 +73,10 @@ def want_no_numeric_threads() -> None:
 
 #: greatest limit to set: a higher limit would slow down programs that close all possible descriptors
 _WANTED = 1 << 16
-#: descriptors per worker process: socket, pidfd, lifeline
+#: number of descriptors per worker process: socket, pidfd, lifeline
 _PER_PROCESS = 3
-#: descriptors for MPI, its network, doorbells, logs, the api folder, transfers, readers of inputs
+#: number of descriptors that a rank needs for MPI, its network, doorbells, logs, the api folder, transfers
+#: and readers of inputs
 _OF_THE_RANK = 256
 
 
@@ -200,7 +201,7 @@ def kill_adopted(own: Collection[int]) -> None:
     """
     ours, session = os.getpid(), os.getsid(0)
     held: set[int] = set()
-    for _ in range(_GENERATIONS_MAX):  # a killed process's children become children of this process
+    for _ in range(_GENERATIONS_MAX):  # children of killed processes become this process's children
         left = {each for each in _children(ours) if each not in own and _session_of(each) != session} - held
         if not left:
             return
@@ -259,7 +260,7 @@ def bury_orphans(own: Collection[int]) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    import ctypes  # imported late: running ranks do not need it
+    import ctypes  # imported late: running ranks do not need the module
 
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
@@ -315,7 +316,7 @@ def _children(parent_pid: int) -> list[int]:
 def descendants(root: int) -> list[int]:
     """Return the descendants of a process, without those whose parent has ended."""
     found = _children(root)
-    for pid in found:  # the list grows meanwhile
+    for pid in found:  # the loop body appends to the list
         found += _children(pid)
     return found
 

@@ -97,7 +97,7 @@ class Rank:
         self._workers = HostedWorkers(
             pool, len(node.pes), self.transfer.path_of, lambda: self.node.placement.size
         )
-        #: memory to give back if the host runs low
+        #: memory that this rank can give back if the host runs low on memory
         self.reclaimable = RankReclaimable(node.pes, pool, self._workers, self.transfer, self._tell_slot)
         heap = HeapKeeper(c_heap())
         fetching, kills = node.fetching.keys, pool.starved.kills
@@ -144,7 +144,7 @@ class Rank:
     def _tell_slot(self, slot: int, stimulus: stimuli.AnyStimulus) -> None:
         self._tell(rank_stimuli.ToPE(slot, stimulus))
 
-    # --- for the desk -----------------------------------------------------------------
+    # --- methods for the desk ---------------------------------------------------------
 
     def set_desk(self, desk: Desk) -> None:
         """Take in jobs at this desk from now on."""
@@ -197,7 +197,7 @@ class Rank:
         self._tell(rank_stimuli.RollWanted())
 
     def end_chain(self, chain: int) -> None:
-        """End a chain: no rank keeps anything for a further revision."""
+        """End a chain of revisions: no rank keeps anything for a further revision."""
         self._tell(rank_stimuli.ChainEnds(chain))
 
     @property
@@ -209,10 +209,10 @@ class Rank:
         """End all ranks, including this one."""
         self._tell(rank_stimuli.EndWanted())
 
-    # --- for orders -----------------------------------------------------------------------
+    # --- methods for orders ---------------------------------------------------------------
 
     def set_orders(self, orders: Orders) -> None:
-        """Take orders here from now on."""
+        """Take users' orders at this rank from now on."""
         self.orders = orders
         self._bells.watch_orders(orders.fileno())
 
@@ -247,10 +247,11 @@ class Rank:
         """
         gc.freeze()  # present objects stay, so collections need not examine them
         self._act()
-        # Beat before other ranks rely on this one: only after the first beat, a crash leads to a restart.
+        # The first beat comes before other ranks rely on this rank: a crash leads to a restart only after
+        # that beat.
         self._look_around(self.now())
         if self._desk is not None:
-            self._desk.turn(self.now())  # even if the time limit has passed
+            self._desk.turn(self.now())  # jobs come in first, even if the time limit has passed already
         node, bells = self.node, self._bells
         bells.rung = set()
         while not (node.is_stopping and node.is_over(self.now())):
@@ -283,7 +284,7 @@ class Rank:
                 break
 
     def _take_in(self, arrival: Arrival) -> bool:
-        """Take in a message; return whether it had a part of a description, which is slow."""
+        """Take in a message; return whether it was a part of a description: taking in such parts is slow."""
         if arrival.channel is Channel.BULK:
             self.transfer.receive_chunk(arrival.source, arrival.data)
             return True
@@ -318,7 +319,7 @@ class Rank:
             self._park(due_s)
 
     def _look_at_clock(self) -> float:
-        """Do everything that is due; return the time at which the node must next hear the time."""
+        """Do everything that is due; return the time at which the node must get its next `TimeCame`."""
         now = self.now()
         if now >= self._workers.cpu_look_at_s:
             for slot, used in self._workers.cpu_news(now):
@@ -399,7 +400,7 @@ class Rank:
         if isinstance(it.message, TreeMessage) and self._transport.is_congested(it.rank):
             self._tell(rank_stimuli.Congested(it.g, it.source, it.dest, it.message))
         elif isinstance(it.message, Checkpoint) and self._transport.is_congested(it.rank):
-            pass  # another checkpoint waits to be sent, or follows
+            pass  # no checkpoint is sent back: another one follows
         else:
             self._transport.send(it.rank, seal(it.g, it.source, it.dest, encode(it.message)))
 
@@ -459,7 +460,7 @@ class Rank:
         self._flush_logs()
         raise PeerFailure(why)
 
-    # --- the end ---------------------------------------------------------------------------
+    # --- end of this rank ------------------------------------------------------------------
 
     def _close_doors(self) -> None:
         if self.orders is not None:

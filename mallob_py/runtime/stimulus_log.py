@@ -6,7 +6,7 @@ and effects (`Entry`), over all generations. The effects follow from the stimuli
 The head of a newcomer has all changes of its membership before its first generation. The log holds messages
 and results with all their bytes, so it is for debugging only.
 
-Beside the log, a client's desk logs its machine in a file of its own (`service/desk_log.py`).
+Beside this log, the decisions on a client's jobs are logged in a file of their own (`service/desk_log.py`).
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def encode_effects(effects: list[AnyRankEffect]) -> bytes:
-    """Encode effects as in an entry."""
+    """Encode effects as an entry of the log contains them."""
     return _encode(effects)
 
 
 def error_line(error: Exception) -> str:
-    """Return an error's first line, as in an entry."""
+    """Return the first line of an error's text, as an entry of the log contains it."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 

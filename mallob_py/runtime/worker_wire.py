@@ -36,13 +36,13 @@ class ProcessMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Inline(ProcessMessage, frozen=True, tag=1):
-    """A small description, inside the message."""
+    """A job's description that is small enough to be a part of the message."""
 
     data: bytes
 
 
 class Mapped(ProcessMessage, frozen=True, tag=2):
-    """A large description: a file in shared memory, mapped read-only by its users."""
+    """A job's description that is large: a file in shared memory, mapped read-only by its users."""
 
     path: str
     size_bytes: int
@@ -53,7 +53,7 @@ LocalDescription = Inline | Mapped
 
 def application_of(description: LocalDescription) -> str:
     """Return the name of a description's application. Raises OSError and ValueError."""
-    from mallob_py.kit.payload import application_named_in  # late: few ranks need it
+    from mallob_py.kit.payload import application_named_in  # imported late: few ranks need it
 
     match description:
         case Inline(data):
@@ -329,7 +329,7 @@ class Import(ProcessMessage, frozen=True, tag=3):
 
 
 class FindApplications(ProcessMessage, frozen=True, tag=4):
-    """Report the installed applications; asked at the start by ranks with a desk."""
+    """Report the installed applications: sent to the fork server by ranks that take in jobs, at the start."""
 
 
 ToServer = Configure | Fork | Import | FindApplications
@@ -435,7 +435,7 @@ class BrokenStream(Exception):
 
 
 def frame(message: ProcessMessage) -> bytes:
-    """Return a message as bytes on a stream."""
+    """Encode a message, with its length, for a stream."""
     body = encode(message)
     if len(body) > MAX_FRAME_BYTES:
         raise ValueError(f"a message of {len(body)} bytes is too large to send")

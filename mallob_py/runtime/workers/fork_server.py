@@ -149,7 +149,7 @@ class Server:
         if configuration.output_dir and self._keeper is None:
             from mallob_py.runtime.workers.output import OutputKeeper
 
-            with suppress(OSError):  # else workers print to standard error
+            with suppress(OSError):  # without a keeper, workers print to standard error
                 self._keeper = OutputKeeper(configuration.output_dir)
                 self._selector.register(self._keeper.pidfd, selectors.EVENT_READ, self._keeper)
         for name in configuration.preload:
@@ -194,7 +194,7 @@ class Server:
                         self._become_worker(theirs.detach(), line, server_pid)
                 finally:
                     os.close(line)
-            with suppress(OSError):  # both processes do this, so the group exists whichever runs first
+            with suppress(OSError):  # parent and child both do this: either may run first
                 os.setpgid(pid, pid)
             undo.callback(_kill_and_reap, pid)
             pidfd = os.pidfd_open(pid)
@@ -250,7 +250,7 @@ class Server:
 def _die_without(line: int) -> None:
     """Have the kernel kill this process when no other process holds the writing end of the pipe `line`."""
     fcntl.fcntl(line, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)  # also ends a stopped process
+    fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)  # SIGKILL ends a stopped process, too
     fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) | os.O_ASYNC)
 
 
@@ -305,7 +305,7 @@ def be_server(control: socket.socket, rank_pid: int) -> NoReturn:
         own = control.detach()
         close_all_but(own)
         use_no_input()
-        os.dup2(2, 1)  # stdout is for results
+        os.dup2(2, 1)  # only the rank writes to stdout: results
         os.environ.update(import_places())
         set_title(_TITLE)
         Server(socket.socket(fileno=own), *_prepare()).run()
@@ -328,7 +328,7 @@ def _prepare() -> tuple[AppRegistry, Work]:
     for name in list(os.environ):
         if name.startswith(launchers.PREFIXES):
             del os.environ[name]
-    # Late, since numpy reads its limit of threads when it is imported.
+    # Imported late, since numpy reads its limit of threads when it is imported.
     from mallob_py.runtime.workers.process import AppRegistry, work
 
     return AppRegistry.discover(), work

@@ -63,7 +63,7 @@ class GivingSocket:
         """Open the socket. Raises OSError."""
         self._folder = folder
         self._clock = clock
-        #: (time of the last try, rank, packet, copies of the descriptors) of packets without room
+        #: packets that had no room: (time of the last try, rank, packet, copies of the descriptors)
         self._unsent: deque[tuple[float, int, bytes, list[int]]] = deque()
         #: time when `turn` must be called
         self.deadline_s = math.inf

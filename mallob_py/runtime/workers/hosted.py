@@ -67,7 +67,7 @@ class _Place:
         #: memory and CPU time that were reported to the job's client
         self.told_bytes = 0
         self.told_cpu_s = 0.0
-        #: time of the next look at the worker's CPU time, and time when it began or was resumed
+        #: time when the worker's CPU time is read next, and time when the worker began or was resumed
         self.look_at_s = math.inf
         self.since_s = now
 
@@ -96,7 +96,7 @@ class HostedWorkers:
         self._cpu_period_s = max(_CPU_PERIOD_S, pes() / 1000)
 
     def hear(self, news: stimuli.OfWorker) -> tuple[int, stimuli.OfWorker]:
-        """Return the PE that is concerned by the pool's news, and the news with the PE's worker number."""
+        """Return the PE that an event of the pool concerns, and the event with that PE's worker number."""
         number = news.worker
         worker, slot = divmod(number, self._capacity)
         match news:
@@ -181,7 +181,7 @@ class HostedWorkers:
         return grown
 
     def cpu_news(self, now: float) -> list[tuple[int, stimuli.WorkerUsed]]:
-        """Return (PE, news) with the CPU time since the last report of each worker that is due."""
+        """Return (PE, news) for each worker that is due: the news has its CPU time since the last report."""
         news = []
         for number, place in self._places.items():
             if now < place.look_at_s:

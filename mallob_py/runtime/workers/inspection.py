@@ -50,7 +50,7 @@ class Inspection:
         self.known[traits.name] = traits
 
     def known_or_late(self, timeout_s: float) -> dict[str, ApplicationTraits]:
-        """Return all traits; those of an application not known by now contain a problem that says so."""
+        """Return all traits; for an application that is not known yet, traits with a problem that says so."""
         late = f"it was not imported within {timeout_s:g} s"
         names = (self._names or tuple(places_without_search())) if self._only is None else (self._only,)
         return {name: ApplicationTraits(name, problem=late) for name in names} | self.known

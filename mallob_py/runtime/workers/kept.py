@@ -12,7 +12,7 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import private_bytes_of
 from mallob_py.runtime.workers.links import WorkerLink
 
-#: greatest number of messages of a process that is ahead of its job
+#: greatest number of messages of a process that runs a job before a worker of the job is started here
 _SAID_MAX = 100
 #: greatest number of ended chains remembered: their processes are not kept if their runs end later
 _OVER_MAX = 1000
@@ -99,7 +99,7 @@ class KeptWorkers:
         return dropped
 
     def take(self, chain: int, index: int, at_rest: bool = False) -> KeptWorker | None:
-        """Take and return a process of a chain, preferably of place `index`. `at_rest`: one that rests."""
+        """Take and return a process of a chain, preferably of place `index`. `at_rest`: one with no run."""
         found = [kept for kept in self._kept.values() if kept.chain == chain and (kept.rests or not at_rest)]
         best = max(found, key=lambda kept: kept.index == index, default=None)
         if best is not None:
@@ -107,20 +107,20 @@ class KeptWorkers:
         return best
 
     def going_ahead(self, link: WorkerLink, job: int, stop_at_s: float) -> None:
-        """Note that a kept process has begun a job, and must be stopped at `stop_at_s`."""
+        """Note that a kept process has begun a job before the order, and must be stopped at `stop_at_s`."""
         if (kept := self._kept.get(link.serial)) is not None:
             kept.rests, kept.ahead_of, kept.stop_at_s = False, job, stop_at_s
             self.deadline_s = min(self.deadline_s, stop_at_s)
 
     def hear(self, link: WorkerLink, message: wire.FromWorker) -> bool:
-        """Note a message of a process that is ahead of its job; return False if it has sent too many."""
+        """Note a message of a process that runs a job before the order; return False at too many of them."""
         kept = self._kept[link.serial]
         if kept.ahead_of:
             kept.said.append(message)
         return len(kept.said) <= _SAID_MAX
 
     def stop_late(self, now_s: float) -> None:
-        """Stop processes that have been ahead of their jobs for too long."""
+        """Stop processes that have run a job for too long before the order to start a worker came."""
         for kept in self._kept.values():
             if kept.stop_at_s <= now_s:
                 kept.link.signal(signal.SIGSTOP)

@@ -408,9 +408,9 @@ class ForkServer:
                 [*command, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # stdout is for results
+                stdout=2,  # only the rank writes to stdout: results
                 env=os.environ | import_places(),
-                process_group=0,  # a terminal's Ctrl-C is for the rank
+                process_group=0,  # a terminal's Ctrl-C must reach only the rank
             )
         self._configure()
 
@@ -469,9 +469,9 @@ class ForkServer:
         self._socket.close()
         try:
             self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:  # a long import, or a stopped server: its children die with it
+        except subprocess.TimeoutExpired:  # the server imports for long, or is stopped: kill it
             self._process.kill()
-            with suppress(subprocess.TimeoutExpired):  # the kernel does not let the server end
+            with suppress(subprocess.TimeoutExpired):  # the kernel may keep the server from ending
                 self._process.wait(_STOP_TIMEOUT_S)
 
 

@@ -3,7 +3,7 @@
 An application may offer as often as it likes. Its rank hears the best offer, at most every OFFER_PERIOD_S,
 and more rarely if answers are large; until then, a better offer replaces a waiting one. The best offer is
 repeated every few seconds, because a client that knew it may be lost; answers without a value are not
-repeated, since of these the last answer counts.
+repeated, since only the last one counts.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def log_names(job: int) -> tuple[str, str]:
 
 
 class Printed:
-    """A worker process's side of its output: names the present job, and waits for the keeper."""
+    """A worker process's view of its output: names the present job, and waits until output is read."""
 
     def __init__(self, slots: mmap.mmap, slot: int, pipe: int) -> None:
         """`pipe`: the pipe's writing end, in case an application closes standard output and error."""
@@ -95,7 +95,7 @@ def _unread_bytes(pipe: int) -> int:
 
 
 class OutputKeeper:
-    """The keeper, as the fork server that starts it sees it."""
+    """The process that writes workers' output to files, as seen by the fork server that starts it."""
 
     def __init__(self, folder: str) -> None:
         """Start the keeper. Raises OSError."""
@@ -106,7 +106,7 @@ class OutputKeeper:
             pid = os.fork()
             if pid == 0:
                 _be_keeper(folder, theirs, self._slots, server_pid)
-        #: readable when the keeper has ended
+        #: descriptor that is readable when the keeper's process has ended
         self.pidfd = os.pidfd_open(pid)
 
     def redirect(self, serial: int) -> Printed:

@@ -141,7 +141,7 @@ class WorkerPool:
         self._look_for_stopped_at_s = min(self._look_for_stopped_at_s, self._clock() + _STOPPED_S)
         kept = self.kept.take(chain, index) if chain else None
         if kept is not None and kept.ahead_of and (kept.ahead_of, 0) != (job, index):
-            self.processes.discard(kept.link)  # that job's input may have left the chain
+            self.processes.discard(kept.link)  # its input may not be in the chain any more
             kept = None
         if kept is not None:
             self._go_on(task, kept)
@@ -269,7 +269,7 @@ class WorkerPool:
             raise ValueError(f"read {request_id} is under way already")
         try:
             wire.frame(read)
-        except (OverflowError, TypeError, ValueError) as error:  # such as an integer beyond 64 bits
+        except (OverflowError, TypeError, ValueError) as error:  # such as integers beyond 64 bits
             self._post(ReadFailed(request_id, f"cannot be passed on: {error}", "configuration"))
             return
         task = self._reads[request_id] = ReadTask(request_id, read)
@@ -415,7 +415,7 @@ class WorkerPool:
         self._jobs.clear()
         self._watch.close()
 
-    # --- tasks meet processes ----------------------------------------------
+    # --- tasks and their processes -----------------------------------------
 
     def _post(self, event: WorkerEvent) -> None:
         """Add an event that a command has caused, and wake the loop, so that it calls `poll`."""
@@ -506,9 +506,7 @@ class WorkerPool:
         self._events += [ReadStalled(task.request_id) for task in changes.stalled]
         self._events += [ReadGoesOn(task.request_id) for task in changes.going_on]
         for task in changes.surplus:
-            text = (
-                f"nothing of the input has come while {STALLED_MAX} others did not come either; send it anew"
-            )
+            text = f"no more of the input comes, and {STALLED_MAX} other inputs stall, too; send it anew"
             self._conclude(task, ReadFailed(task.request_id, text, "files"))
             self._abandon(task)
             if task.link is not None:
@@ -606,7 +604,8 @@ class WorkerPool:
         try:
             messages, at_end = link.receive()
         except wire.BrokenStream:
-            # Such a process has damaged memory: kill it below, so that it is reported as crashed.
+            # A process that breaks the framing has damaged memory: kill it below, so that it is reported as
+            # crashed.
             messages, at_end = [], True
         for message in messages:
             if not link.closed:
@@ -624,7 +623,7 @@ class WorkerPool:
     def _hear(self, link: WorkerLink, message: wire.FromWorker) -> None:
         task = self._at_work.get(link.serial)
         if task is None and link in self.kept:
-            if not self.kept.hear(link, message):  # otherwise: late messages about an ended revision
+            if not self.kept.hear(link, message):  # the process has sent too many messages
                 self.kept.forget(link)
                 self.processes.discard(link)
             return
@@ -635,7 +634,7 @@ class WorkerPool:
             self._take_back(link, message.private_bytes)
             return
         if task is None or not self._is_open(task):
-            return  # such as a second result
+            return  # the message may be a second result
         if isinstance(message, wire.Imports | wire.Started):
             self._reads_under_way.note_import(message, self.processes.import_application)
         if isinstance(task, JobTask) and isinstance(message, wire.Left) and task.late:
@@ -671,7 +670,7 @@ class WorkerPool:
         self.processes.take_back(link, private_bytes)
         self._assign()
 
-    # --- from other ranks of the host --------------------------------------
+    # --- processes given by other ranks of the host ------------------------
 
     def _hear_givers(self) -> None:
         """Continue processes that other ranks give; a process that is not awaited any more ends."""
@@ -702,7 +701,7 @@ class WorkerPool:
             self._events.append(stimuli.WorkerStarted(task.number, task.leaves))
         self._assign()
 
-    # --- from the fork server -----------------------------------------------
+    # --- reports of the fork server -----------------------------------------
 
     def _hear_server(self) -> None:
         try:

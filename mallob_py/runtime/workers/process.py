@@ -428,7 +428,7 @@ class _Worker:
 
     def run(self) -> None:
         while True:
-            self._count_anew()  # done here, since no rank waits for this process now
+            self._count_anew()  # counted anew here: no rank waits for this process now
             following: wire.Run | None = None
             match self._link.receive():
                 case wire.Run() as run:
@@ -506,8 +506,8 @@ class _Worker:
         if not run.chain and not _left_clean():
             self._fail(*last)
         memory, cpu_s = usage or own_usage()
-        # In one write with the result, so that the rank never finds the process still running after its
-        # result.
+        # The end of the task is sent in one write with the result, so that the rank never finds the process
+        # still running after its result.
         self._link.send(*last, wire.Idle(memory.private_bytes, cpu_s))
         return None
 
@@ -531,7 +531,8 @@ class _Worker:
         last: tuple[wire.ProcessMessage, ...] = ()
         if not self._is_of_chain and _left_clean():
             memory, cpu_s = own_usage()
-            # In one write with the answer, so that the job can run in this process, whose memory is warm.
+            # The end of the task is sent in one write with the answer, so that the job can run in this
+            # process, whose memory is warm.
             last = (wire.Idle(memory.private_bytes, cpu_s),)
         try:
             self._link.send(answer, *last)
@@ -605,8 +606,9 @@ def _settle(configuration: wire.Configure) -> None:
         # RLIMIT_DATA counts private memory only, so a mapped description does not count.
         limit = configuration.memory_limit_bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    # Otherwise all forks would draw the same numbers. (Python reseeds its own generator at each fork.)
-    if (generator := sys.modules.get("numpy.random")) is not None:  # else seeded when imported
+    # Random generators are seeded anew: otherwise all forks would draw the same numbers. (Python reseeds its
+    # own generator at each fork.)
+    if (generator := sys.modules.get("numpy.random")) is not None:  # a later import seeds its generator
         generator.seed(int.from_bytes(os.urandom(4), "little"))
 
 
@@ -647,7 +649,7 @@ def write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes
         if not may_wait:
             text = f"no room for the job's {size_bytes / 1e6:.1f} MB in shared memory: {error}"
             raise InputError(text) from error
-        # Long naps, so that this read counts as stalled and other inputs are read meanwhile.
+        # The naps are long, so that this read counts as stalled and other inputs are read meanwhile.
         while True:
             naps += 1
             time.sleep(backoff_s(*_ROOM_NAPS_S, naps))
@@ -765,7 +767,7 @@ def _int32_bytes(solution: Any) -> bytes:
             return array.array("i", solution).tobytes()
         except OverflowError:
             raise ValueError("a solution's integers must fit into 32 bits") from None
-    import numpy as np  # late: numpy doubles the memory of such a process
+    import numpy as np  # imported late: numpy would double the memory
 
     numbers = np.asarray(solution)
     if numbers.size == 0:

@@ -2,7 +2,8 @@
 
 If a process is killed (signal 9) while the host is short of memory, the fault is the host's rather than the
 task's. The pool has the task rest, longer after each death, and then wait until as much memory is free as the
-process had used, but at most for a minute. Of several tasks, the smallest runs first, and only one per look.
+process had used, but at most for a minute. Of several tasks, the smallest runs first, and only one at each
+check.
 
 A process that had used more than `_MOST` of all memory gains nothing from a rest: its deaths count as the
 task's fault. So do all deaths of a task after the first `SPARED_MAX`.
@@ -19,14 +20,14 @@ from mallob_py.restarts import backoff_s
 from mallob_py.runtime.memory import Room, oom_kills, rooms
 from mallob_py.runtime.workers.tasks import JobTask, ReadTask, Task
 
-#: greatest number of deaths of a task in short memory that do not count as the task's fault
+#: greatest number of deaths of a task while memory is short that do not count as the task's fault
 SPARED_MAX: Final = 8
 #: the share of all memory above which a process is too large for the host
 _MOST = 0.75
 _REST_S, _REST_MAX_S = 1.0, 60.0
 #: the longest time that a task waits for memory after its rest
 _PATIENCE_S = 60.0
-#: the time between two looks for a task that may go on
+#: the time between two checks whether a task may go on
 _LOOK_S = 1.0
 #: the time without a death after which former deaths are forgotten
 _WELL_AFTER_S = 600.0
@@ -41,14 +42,14 @@ class MemoryKills:
 
     def __init__(self, count: Callable[[], int] = oom_kills) -> None:
         self._count = count
-        #: number of kills by the kernel, as counted at the last look; None: there was no look
+        #: number of kills by the kernel, as counted by the last call of `look`; None: no call yet
         self._counted: int | None = None
         self._seen_s = -math.inf
         #: whether the rank's memory watch finds memory short: other programs may kill before the kernel does
         self.is_short: Callable[[], bool] = bool
 
     def look(self, now_s: float) -> None:
-        """Note whether the kernel has killed a process since the last look."""
+        """Note whether the kernel has killed a process since the last call."""
         counted = self._count()
         if self._counted not in (None, counted):
             self._seen_s = now_s

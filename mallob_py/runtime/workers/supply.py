@@ -141,11 +141,11 @@ class Processes:
     def release(self, link: WorkerLink) -> None:
         """Close the link of a process that has ended, or ends now."""
         self._watch.forget(link)
-        if link.is_given:  # the exit of a given process is not reported here
+        if link.is_given:  # no report of its exit will come, since another rank's server forked it
             self.links.pop(link.serial, None)
         link.close()
 
-    # --- to and from other ranks of the host --------------------------------------
+    # --- exchange with other ranks of the host ------------------------------------
 
     def exchange(self, giving: GivingSocket) -> None:
         """Exchange processes with other ranks of the host from now on."""
@@ -154,7 +154,7 @@ class Processes:
 
     def give(self, link: WorkerLink, rank: int, given: Given) -> None:
         """Give a process to another rank; a process that does not arrive ends."""
-        assert self.giving is not None, "processes are given only where they come, too"
+        assert self.giving is not None, "no socket to give processes to other ranks"
         unread, unsent = link.under_way
         given = msgspec.structs.replace(given, pid=link.pid, unread=unread, unsent=unsent)
         self._watch.forget(link)
@@ -208,7 +208,7 @@ class Processes:
         self._warm = self._options.warm
         self.refill_at_s = self._clock() + _QUIET_S
 
-    # --- from the fork server -----------------------------------------------
+    # --- reports of the fork server -----------------------------------------
 
     def receive(self) -> wire.FromServer | None:
         """Take in the server's next report, and return it. Raises EOFError at the server's end."""

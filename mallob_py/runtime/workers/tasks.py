@@ -4,7 +4,7 @@ A task waits (`link` is None) until a process is free. The task makes the first 
 converts the process's messages into the rank's events.
 
 The number of processes that read inputs is bounded; further reads wait (`Reads`). A read whose process has
-used no CPU time between two looks is stalled: it waits for the writer of a named pipe, or for a dead file
+used no CPU time between two checks is stalled: it waits for the writer of a named pipe, or for a dead file
 server. A stalled read goes on, but does not count against the bound, so that inputs that never arrive block
 no other reads. At most `STALLED_MAX` reads may be stalled; if more stall while other reads wait, the read
 that has been stalled longest must end.
@@ -311,7 +311,7 @@ class InspectTask(_Patient):
     def event_of_crash(self, reason: str, cpu_s: float, is_spared: bool) -> WorkerEvent | None:
         """Report that the first application not inspected yet has ended the process."""
         if not self.names:
-            return None  # all were inspected
+            return None  # all applications were inspected
         problem = f"importing it ended the process: {reason}"
         return ApplicationKnown(wire.ApplicationTraits(self.names.pop(0), problem=problem))
 
@@ -340,9 +340,9 @@ class Reads:
 
     def __init__(self, at_once_max: int) -> None:
         self._at_once_max = at_once_max
-        #: read under way -> its process's CPU time at the last look [ns]
+        #: read under way -> its process's CPU time at the last check [ns]
         self._going: dict[ReadTask, int] = {}
-        #: stalled read -> its process's CPU time at the last look [ns], the longest stalled read first
+        #: stalled read -> its process's CPU time at the last check [ns], the longest stalled read first
         self._stalled: dict[ReadTask, int] = {}
         self._later: dict[ReadTask, None] = {}
         #: applications that the fork server imports now; applications whose import is not waited for
@@ -381,7 +381,7 @@ class Reads:
         )
 
     def _is_being_imported(self, task: JobTask, starting: JobTask | None) -> bool:
-        """Tell whether the server or the starting task imports a task's application now."""
+        """Tell whether a task's application is being imported, by the server or by the one starting task."""
         if task.application in self._coming:
             return True
         if starting is None or starting.application != task.application:
@@ -428,7 +428,7 @@ class Reads:
         return begin
 
     def look(self, now_s: float) -> Changes:
-        """Find out which reads have used CPU time since the last look, and which are stalled."""
+        """Find out which reads have used CPU time since the last call, and which are stalled."""
         changes = Changes()
         for task, before_ns in list(self._stalled.items()):
             if (used_ns := _cpu_ns(task)) != before_ns:

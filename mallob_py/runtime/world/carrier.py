@@ -51,7 +51,7 @@ class Carrier:
     def keeper_of(self, rank: int) -> int | None:
         """Return the lowest rank on the host of `rank` that is not lost; None: all are lost."""
         lowest = self.hosts[rank]
-        if lowest in self.hosts and lowest not in self._lost:  # `lowest` may have ended before this rank came
+        if lowest in self.hosts and lowest not in self._lost:  # `lowest` may have ended before we joined
             return lowest
         here = (each for each, host in self.hosts.items() if host == lowest and each not in self._lost)
         return min(here, default=None)

@@ -80,7 +80,7 @@ def at_most(
 
     def end(why: str) -> None:
         with contextlib.suppress(OSError, ValueError):
-            forget_shared()  # other ranks forget MPICH's shared file as well, or come too late
+            forget_shared()  # other ranks also remove the shared file's name, or come too late
             tell(why)
             sys.stdout.flush()
         os._exit(exit_code)

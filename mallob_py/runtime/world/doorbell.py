@@ -76,7 +76,7 @@ class Doorbell:
         #: whether some peers ring by UDP
         self.has_remote_peers = any(not _share_sockets(own, bell) for bell in others)
         self._sockets = [s for s in (unix_socket, udp_socket) if s is not None]
-        # One descriptor, which is readable if any socket is.
+        # An epoll object is the one descriptor that is readable if any socket is.
         self._epoll: select.epoll | None = None
         if len(self._sockets) != 1:
             self._epoll = select.epoll()
@@ -144,7 +144,7 @@ class Doorbell:
                 rang |= source.recv(_RING_BYTES + 1) == self._secret
             except BlockingIOError:
                 break
-            except OSError:  # an ICMP error caused by an earlier ring of ours, reported once
+            except OSError:  # the kernel reports once that an earlier ring did not arrive
                 continue
         return rang
 
@@ -177,7 +177,7 @@ def _open(family: socket.AddressFamily, address: bytes | tuple[str, int]) -> soc
 
 
 def _network_namespace() -> int:
-    """Return this process's network namespace; containers of one host with different ones ring by UDP."""
+    """Return this process's network namespace; containers with different ones ring by UDP."""
     try:
         return os.stat("/proc/self/ns/net").st_ino
     except OSError:
@@ -194,6 +194,6 @@ def reachable_address() -> str:
         if not address.startswith("127."):
             return address
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # a documentation address; no packet is sent
+        probe.connect(("192.0.2.1", 9))  # an address for documentation; no packet is sent
         return str(probe.getsockname()[0])
     return "127.0.0.1"

@@ -52,7 +52,7 @@ class Watch:
 
     @property
     def is_late(self) -> bool:
-        """Return whether a beat was missing at the last look."""
+        """Return whether a beat of the watched rank was missing at the last check."""
         return self._silent_s > _LATE_S and self._timeout_s < math.inf
 
     def is_silent(self, now: float) -> bool:
@@ -109,7 +109,7 @@ class Ring:
 
     @property
     def watched_rank(self) -> int:
-        """Return the previous rank, which sends beats without being asked; if alone, this rank."""
+        """Return the previous rank in the ring, which sends beats unasked; this rank, if it is alone."""
         return next(iter(self._watches), self._rank)
 
     @property
@@ -317,7 +317,8 @@ def _has_ended(process: RankProcess) -> bool:
 def _stat_of(process: str) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on; []: the process has ended. Raises OSError."""
     try:
-        # Without a buffer, since each rank reads the files of all other ranks of its host at its start.
+        # The file is read without a buffer, since each rank reads the files of all other ranks of its host at
+        # its start.
         with open(f"/proc/{process}/stat", "rb", buffering=0) as stat:
             return stat.read().decode("ascii", "replace").rsplit(")", 1)[1].split()
     except (FileNotFoundError, ProcessLookupError, IndexError):

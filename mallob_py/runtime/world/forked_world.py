@@ -151,8 +151,8 @@ class ForkedServers:
     """
 
     def __init__(self, preload: Sequence[str]) -> None:
-        # Late, since this imports much; before the fork, since the ranks need nearly all of these modules,
-        # too.
+        # Imported late, since this imports much, but before the fork, since the ranks need nearly all of
+        # these modules, too.
         from mallob_py.runtime.workers.fork_server import import_for_servers
 
         #: control sockets of the servers, in the order of their ranks
@@ -209,7 +209,7 @@ class ForkedWorld:
         self._pmi = PmiServer(self._ranks, world_of_forks(session_of(self._folder)))
         pairs = [socket.socketpair() for _ in range(self._ranks)]
         self._sockets = [ours for ours, _ in pairs]
-        #: in the order of the ranks: pipes with the ranks' reports (`guard.may_be_lost`)
+        #: pipes with the reports of the ranks (`guard.may_be_lost`), in the order of the ranks
         self._links: list[int] = []
         #: live rank -> its process id
         self._pids: dict[int, int] = {}
@@ -242,7 +242,7 @@ class ForkedWorld:
                     set_title(f"{title} {rank}")
                     _end_with(be_rank, control)
                 os.close(writer)
-                os.set_blocking(reader, False)  # a child of the rank may hold the other end
+                os.set_blocking(reader, False)  # a child of the rank may keep the pipe open
                 self._links.append(reader)
                 self._pids[rank] = pid
         for _, theirs in pairs:
@@ -264,7 +264,7 @@ class ForkedWorld:
                 self._signal_all(signal.SIGINT if self._stops.first == signal.SIGINT else signal.SIGTERM)
             if self._stops.insisted or time.monotonic() > self._deadline_s or self._pmi.is_aborted:
                 self._signal_all(signal.SIGKILL)
-            bury_orphans(self._pids.values())  # orphans of lost ranks
+            bury_orphans(self._pids.values())  # reap the orphans of lost ranks
             timeout_s = min(look_s, self._deadline_s - time.monotonic())
             for descriptor in self._stops.wait(timeout_s, *listening, *self._pidfds):
                 if descriptor in self._pidfds:
@@ -281,7 +281,8 @@ class ForkedWorld:
         if self._rank_loss is RankLoss.SURVIVE:
             # The rank that was the speaker at the end has the world's exit code, the other ranks have 0.
             status = max(sound, default=status)
-        # If possible, the exit code of a rank that crashed by itself, not of a rank that was killed.
+        # The world's exit code is, if possible, that of a rank that crashed by itself, not of a rank that was
+        # killed.
         status_of_crash = next(
             (each for each in self._crashes if each != -signal.SIGKILL), next(iter(self._crashes), status)
         )
@@ -309,7 +310,7 @@ class ForkedWorld:
             data = self._sockets[rank].recv(_RECEIVE_BYTES)
             for asker, answer in self._pmi.receive(rank, data):
                 self._sockets[asker].sendall(answer)
-        except OSError:  # the rank has ended meanwhile, and will be reaped
+        except OSError:  # the rank has ended meanwhile
             return False
         return bool(data)
 
@@ -331,11 +332,11 @@ class ForkedWorld:
                 tell(guard.epitaph(rank, pid, self._statuses[rank]))
                 return
             self._end_by_force(rank, pid)
-        else:  # all ranks end now with their own messages; a rank that waits is killed later
+        else:  # all ranks end with messages of their own; a rank that waits is killed later
             self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_GRACE_S)
 
     def _said_by(self, rank: int) -> bytes:
-        """Return the reports of a rank's `guard` functions so far."""
+        """Return what a rank has reported so far by functions of `guard`."""
         with contextlib.suppress(BlockingIOError):
             self._said[rank] += os.read(self._links[rank], 2)
         return self._said[rank]

@@ -31,9 +31,9 @@ STOP_GRACE_S = 30
 
 def epitaph(rank: int, pid: int, code: int, consequence: str = "the others go on") -> str:
     """Return a line for people: how a rank died, and the consequence."""
-    if code == -signal.SIGALRM:  # deadlines.py
+    if code == -signal.SIGALRM:  # the kernel timer of deadlines.py
         how = "has waited too long inside MPI for other ranks, and was ended by SIGALRM"
-    elif code == -signal.SIGBUS:  # mapped memory for which there is no room
+    elif code == -signal.SIGBUS:  # the rank wrote to mapped memory without room
         how = "was ended by SIGBUS: /dev/shm has no room; enlarge it (a container: --shm-size)"
     else:
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "has crashed"
@@ -41,7 +41,7 @@ def epitaph(rank: int, pid: int, code: int, consequence: str = "the others go on
 
 
 def guard(rank: int, link: int, grace_s: float = STOP_GRACE_S) -> NoReturn:
-    """Wait for the rank's process `rank`, then end as it did, or in its name if it had written to `link`.
+    """Wait for the rank's process; end in the same way or, if it had written to `link`, leave MPI for it.
 
     `link`: a pipe from the rank. The caller must block the signals in `PASSED_ON`. A rank that does not end
     within `grace_s` after a stop signal is killed: it hangs, and mpiexec would wait for it.

@@ -9,7 +9,7 @@ stop signals to the process stop the world. Details:
   ranks have not ended after STOP_GRACE_S, all ranks are killed.
 - If this process dies, the kernel sends mpiexec the same signal.
 - All processes of a world that outlive mpiexec become children of this process, and are killed: so after a
-  crash no old process still holds a lock or writes.
+  crash no old process still holds a lock or writes to a file.
 - Exit codes travel in a file (see exit_file.py). Ranks get an empty stdin unless rank 0 needs this process's:
   mpiexec would read it all. All ranks share this process's stdout and stderr.
 
@@ -223,7 +223,7 @@ class _World:
                     self.was_silent = True
                     deadline_s = now + exit_file.grace_s
                     process.send_signal(self._stop_signal)
-                bury_orphans({process.pid})  # processes that lost ranks have left, such as fork servers
+                bury_orphans({process.pid})  # reap processes that lost ranks have left, such as fork servers
                 stops.wait(exit_file.look_s, descriptor)
         finally:
             os.close(descriptor)

@@ -116,7 +116,7 @@ class Stream:
         self._said_received = 0
         self._data = bytearray()
 
-    # --- out
+    # --- messages to the peer
 
     def put(self, kind: int, data: Buffer) -> None:
         """Queue a message. `kind`: its channel; LAST or _COUNTED for a frame that is no message."""
@@ -127,7 +127,7 @@ class Stream:
         self.waiting_bytes += _FRAME.size + len(data)
 
     def begin(self) -> None:
-        """Fill an empty `begun` with control messages, else with only one bulk message, to be overtaken."""
+        """Fill an empty `begun`: with control messages, or if there are none with one bulk message only."""
         if self.begun:
             return
         control, bulk = self._waiting[Channel.CONTROL], self._waiting[Channel.BULK]
@@ -159,7 +159,7 @@ class Stream:
             queue.clear()
         self.waiting_bytes = sum(len(each) for each in self.begun)
 
-    # --- in
+    # --- messages from the peer
 
     def take(self, data: Buffer) -> list[tuple[int, bytes]]:
         """Return (kind, content) of each message that `data` completes. Raises WireError."""
@@ -187,7 +187,7 @@ class Stream:
         count: int = _COUNT.unpack(content)[0] if len(content) == _COUNT.size else -1
         if not 0 <= count <= self._kept_to:
             raise WireError("it sends what no rank sends")
-        if count > self._kept_from:  # else the count is from before the stream was resumed
+        if count > self._kept_from:  # a lower count was sent before the stream was resumed
             del self._kept[: count - self._kept_from]
             self._kept_from = count
 
@@ -281,7 +281,7 @@ class Links:
         #: links whose connections are being mended
         self._broken: set[_Link] = set()
         self._arrived: deque[Arrival] = deque()
-        #: (peer, reason) for `take_ended`
+        #: (peer, reason) of links that have ended, which `take_ended` will return
         self.ended: list[tuple[int, str]] = []
         self.back: list[int] = []
         #: longest time that a connection may be broken before its peer counts as lost
@@ -297,7 +297,7 @@ class Links:
     def has(self, peer: int) -> bool:
         return peer in self._links
 
-    # --- who is connected -------------------------------------------------------------------
+    # --- connected ranks --------------------------------------------------------------------
 
     def listen(self, secret: bytes, folder: Path, *, wide: bool) -> Place:
         """Accept connections of ranks that know the secret: from this host, and (`wide`) from other hosts.
@@ -385,7 +385,7 @@ class Links:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
         self._by_descriptor[connection.fileno()] = link
-        with contextlib.suppress(FileExistsError):  # a former stranger's connection is registered
+        with contextlib.suppress(FileExistsError):  # the connection may be registered already
             self._epoll.register(connection.fileno(), select.EPOLLIN)
 
     def _unplug(self, link: _Link) -> None:
@@ -406,7 +406,7 @@ class Links:
             return
         if connection is None:
             return
-        if len(self._strangers) >= _STRANGERS_MAX:  # strangers that stay silent must not keep ranks out
+        if len(self._strangers) >= _STRANGERS_MAX:  # silent strangers must not keep ranks out
             self._send_away(next(iter(self._strangers)))
         connection.setblocking(False)
         self._strangers[connection.fileno()] = (connection, bytearray())

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 NONCE_BYTES = CODE_BYTES = 16
 RESUME = ord("R")
-#: kind, rank, nonce, bytes received, code
+#: fields of a connecting rank's first message: kind, rank, nonce, bytes received, code
 HELLO = struct.Struct(f"<BI{NONCE_BYTES}sQ{CODE_BYTES}s")
 ANSWER = struct.Struct(f"<Q{CODE_BYTES}s")
 #: time after which a rank whose port refuses all connections counts as ended
@@ -48,7 +48,7 @@ class Dials(NamedTuple):
 
 def is_same(said: bytes, known: bytes) -> bool:
     """Tell whether two secrets are equal, in a time that does not reveal where they differ."""
-    import hmac  # late: loads a library that only worlds with links need
+    import hmac  # imported late: it loads a library that only links need
 
     return hmac.compare_digest(said, known)
 
@@ -125,7 +125,7 @@ class Mending:
             if self._refused_since_s is None:
                 self._refused_since_s = now
             self._fail(now)
-        except OSError:  # no route, or no descriptors: the peer may live
+        except OSError:  # no route, or no free descriptor: the peer may live
             self._refused_since_s = None
             self._fail(now)
         return None
@@ -138,7 +138,7 @@ class Mending:
     def close(self) -> None:
         """Give up the attempt that is under way, if any."""
         if self._attempt is not None:
-            self._attempt.close()  # which also removes it from epoll
+            self._attempt.close()  # closing also removes the socket from epoll
             self._attempt = None
 
     def _begin(self, now: float) -> None:

@@ -255,7 +255,7 @@ _FUNNELED = 1
 
 
 def _initialise_wheel() -> None:
-    """Initialise MPI without holding Python's lock; mpi4py would hold it, and no deadline be reported."""
+    """Initialise MPI without holding Python's lock; mpi4py holds it, so that no deadline is reported."""
     import ctypes
 
     import mpi4py
@@ -274,7 +274,7 @@ def _finalise() -> None:
         return
     import ctypes
 
-    ctypes.CDLL(_library_of_wheel()).MPI_Finalize()  # also without holding Python's lock
+    ctypes.CDLL(_library_of_wheel()).MPI_Finalize()  # MPI_Finalize must not hold Python's lock either
 
 
 def refuse_singletons(size: int, env: Mapping[str, str], library_version: str) -> None:
@@ -337,7 +337,7 @@ def leave(rank: int, exit_code: int, closed: bool, speaker: int = 0) -> NoReturn
         sys.stderr.flush()
     import ctypes
 
-    if closed:  # else peers have failed or hang, and MPI_Finalize might wait for ever
+    if closed:  # otherwise MPI_Finalize might wait for failed peers for ever
         with at_most(FINALIZE_PATIENCE_S, "the other ranks to leave MPI", exit_code=exit_code):
             _finalise()
         signal.setitimer(signal.ITIMER_REAL, FINALIZE_PATIENCE_S)

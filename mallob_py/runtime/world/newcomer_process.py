@@ -75,7 +75,7 @@ class NewcomerProcess:
             self._process.wait(max(0.0, until_s - time.monotonic()))
 
     def how_ended(self) -> str:
-        """Return how the process, which has ended, ended; must be called only once."""
+        """Return a phrase that says how the process ended; must be called once, after its end."""
         code = self._process.wait()
         if self._words is None:
             return "has died"
@@ -158,7 +158,7 @@ def _start_rank(
     return process
 
 
-# --- on the other host ------------------------------------------------------------------------
+# --- code on the other host -------------------------------------------------------------------
 
 
 def main() -> int:

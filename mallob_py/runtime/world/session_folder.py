@@ -128,7 +128,7 @@ def nothing_left() -> Iterator[None]:
     A rank that joined ends by itself after the founders; the rank that started it may have ended before it.
     """
     with contextlib.ExitStack() as stack:
-        # Called last: the folder of a killed process is without a lock only after the kill.
+        # This callback is called last: the folder of a killed process is without a lock only after the kill.
         stack.callback(lambda: sweep(shared_folder()))
         stack.enter_context(no_orphans(_ENDING_S))
         yield
@@ -145,7 +145,7 @@ def _sweep_one(path: Path) -> None:
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shared = shared_by(world_of_forks(path.name.rpartition("-")[2]))
-        with contextlib.suppress(FileNotFoundError):  # exists only if ranks were killed in MPI_Init
+        with contextlib.suppress(FileNotFoundError):  # the file exists only if ranks were killed in MPI_Init
             unlink_if_same(shared, os.lstat(shared).st_ino)
         shutil.rmtree(path)
     finally:
@@ -174,7 +174,7 @@ def open_for_forks() -> PrivateFolder:
 
 
 def world_of_forks(session: str) -> str:
-    """Return MPI's name for the world of forked ranks that share this session's folder."""
+    """Return the name by which MPI knows the ranks that one process has forked for this session."""
     return f"mallob_py_{session}"
 
 
@@ -259,7 +259,7 @@ def _free_name(parent: Path, session: str) -> Path:
 
 def _with_its_host(path: Path) -> tuple[PrivateFolder, int]:
     """Join a folder and read its host's number. Raises OSError, ValueError."""
-    folder = PrivateFolder.join(path)  # also checks that the folder is ours
+    folder = PrivateFolder.join(path)  # `join` also checks that the folder is this user's
     try:
         return folder, int((path / _HOST).read_text())
     except BaseException:
@@ -274,7 +274,7 @@ def _created(session: str, host: int) -> tuple[PrivateFolder | None, str | None]
         folder = PrivateFolder.create(parent, session)
         (folder.path / _HOST).write_text(str(host))
     except OSError as error:
-        if folder is not None:  # for example, no room for the file
+        if folder is not None:  # the folder was made, but not, for example, the file in it
             folder.remove()
         return None, f"cannot make a folder in {parent}: {error.strerror}"
     return folder, None

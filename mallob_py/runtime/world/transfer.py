@@ -53,7 +53,7 @@ CHUNK_BYTES = 256 << 10
 WINDOW = 4
 #: number of ended jobs remembered: requests for an ended job arrive within milliseconds of its end
 _OVER_MAX = 10_000
-#: greatest number of looks for room in shared memory, which other processes may fill for a moment
+#: greatest number of checks for room in shared memory, which other processes may fill for a moment
 _LOOKS_MAX = 5
 
 
@@ -93,7 +93,7 @@ class _Incoming:
         self.number = -1
         self.sender = -1
         self.received = 0
-        #: the reason that each keeper asked so far gave for not having the description
+        #: reasons for not having the description, one from each keeper asked so far
         self.missing: list[str] = []
         self.path = path
         #: whether the description comes from the client's host, which has it as long as the job lives
@@ -165,24 +165,25 @@ class Transfer:
         self._outgoing: dict[tuple[int, int], _Outgoing] = {}
         self._transfers = 0
         self._over: OrderedDict[int, None] = OrderedDict()
-        #: job -> locked file of its description, which this rank needs
+        #: job whose description this rank needs -> locked file of the description
         self._used: dict[int, int] = {}
-        #: job -> locked file of its description, which this rank's client has read
+        #: job whose description this rank's client has made -> locked file of the description
         self._brought: dict[int, int] = {}
         #: job -> unanswered request of this rank to its keeper
         self._asked: dict[int, FileNeeded] = {}
         #: for a keeper: jobs whose descriptions came from other hosts, in order of last use
         self._fetched: OrderedDict[int, None] = OrderedDict()
-        #: for a keeper: jobs whose descriptions were here when the world changed, until `drop_unheard`
+        #: for a keeper: jobs whose descriptions were on this host when the set of ranks changed, until
+        #: `drop_unheard`
         self._inherited: list[int] = []
-        #: for a keeper: jobs whose descriptions were here when the world changed; lost ranks may have brought
-        #: them
+        #: for a keeper: jobs whose descriptions were on this host when the set of ranks changed: a lost rank
+        #: may have brought them
         self._found: set[int] = set()
         #: jobs whose descriptions must be removed once no other process has them locked
         self._lingering: set[int] = set()
 
     def halt(self) -> None:
-        """Give up all transfers because the world changes; ranks ask again when all have halted."""
+        """Give up all transfers because the set of ranks changes; ranks ask again when all have halted."""
         for job, taker in list(self._outgoing):
             self._stop_sending(job, taker)
         for incoming in self._incoming.values():
@@ -192,7 +193,7 @@ class Transfer:
         self._asked.clear()
 
     def go_on(self, members: Container[int]) -> None:
-        """Go on in the changed world of `members`, to which `keeper_of` refers already."""
+        """Go on after a change of the set of ranks; `keeper_of` refers to the new `members` already."""
         former, self._keeper = self._keeper, self._keeper_of(self._rank)
         names = [path.name for path in self.folder.glob("[0-9]*")] if self._keeper == self._rank else []
         for name in names:
@@ -218,7 +219,7 @@ class Transfer:
             os.unlink(self.folder / name)
 
     def drop_unheard(self, live: Container[int]) -> None:
-        """Drop the descriptions of jobs that are no longer live, after the world has changed."""
+        """Drop the descriptions of jobs that are no longer live, after a change of the set of ranks."""
         for job in self._inherited:
             if job not in live:
                 self.let_go(job)
@@ -235,7 +236,7 @@ class Transfer:
         elif self._keeper == self._rank:
             self._need(self._rank, job, size, sources)
         else:
-            assert self._keeper is not None, "this rank lives"
+            assert self._keeper is not None, "a live rank has a keeper"
             self._asked[job] = FileNeeded(job, size, sources)
             self._send(self._keeper, self._asked[job])
 
@@ -248,7 +249,7 @@ class Transfer:
         except FileNotFoundError:
             return False
         fcntl.flock(file, fcntl.LOCK_SH)
-        if os.fstat(file).st_nlink == 0:  # dropped in between
+        if os.fstat(file).st_nlink == 0:  # the file was removed in between
             os.close(file)
             return False
         self._used[job] = file
@@ -343,11 +344,11 @@ class Transfer:
             os.close(file)
 
     def path_to_read(self, job: int) -> str:
-        """Return the path to which this rank's client may read a job's input; it must call `bring` then."""
+        """Return the path for a description that this rank's client makes of an input; then call `bring`."""
         return f"{self.folder}/{job}+{self._rank}"
 
     def bring(self, job: int, path: str) -> None:
-        """Make the file at `path`, which this rank's client has read, the job's description.
+        """Make the file at `path`, which this rank's client has made of the input, the job's description.
 
         If the job was submitted before, other ranks may hear of its former end only now.
         """
@@ -448,7 +449,7 @@ class Transfer:
         if (incoming := self._incoming.get(job)) is not None and incoming.is_from_origin:
             incoming.wanted_by.append((taker, wanted))
             return
-        if (job, taker) in self._outgoing:  # a former transfer, which has failed at the taker
+        if (job, taker) in self._outgoing:  # a former transfer has failed at the taker
             self._stop_sending(job, taker)
         try:
             outgoing = _Outgoing(self.path_of(job), wanted.number)

@@ -57,7 +57,7 @@ from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, SECRET_BYTES, LinkE
 from mallob_py.runtime.world.mpi import LaunchError, OthersRefused, RankLoss, prepare_mpi
 from mallob_py.runtime.world.session_folder import PrivateFolder, open_session_folder
 
-prepare_mpi()  # must come before the import, which initialises MPI
+prepare_mpi()  # call this before the import, which initialises MPI
 from mpi4py import MPI  # noqa: E402
 
 #: environment variable (for tests): pretend that groups of this many consecutive ranks share a host
@@ -71,9 +71,10 @@ PIECE_BYTES = 64 << 10
 LINKED_RANKS_MAX = 1000
 #: tags of whole messages and last pieces, of pieces followed by another piece, and of a sender's last message
 _WHOLE, _MORE, _LAST = 0, 1, 2
-#: number of looks in a row without a message after which the inbox counts as empty; a look costs system calls
+#: number of checks in a row without a message after which the inbox counts as empty; a check costs system
+#: calls
 EMPTY_LOOKS = 2
-#: longest time without a look for messages: a ring may be lost
+#: longest time between two checks for messages without a ring: a ring may be lost
 _LOOK_INTERVAL_S = 0.05
 #: size up to which MPI sends messages eagerly (Open MPI: 4 KiB with header), so that receiving does not wait
 _EAGER_SIZE_BYTES = 4000
@@ -127,7 +128,8 @@ class _Lane:
         self.waiting_bytes = 0
         self.unacknowledged = 0
         self.since_synchronous = 0
-        #: time of the first look at an unfinished send since the last send finished; inf: no such look
+        #: time when an unfinished send was first checked after the last send had finished; inf: not checked
+        #: since
         self.stands_since_s = math.inf
 
     def is_open(self) -> bool:
@@ -313,7 +315,7 @@ class Transport(Carrier):
 
     def receive(self, limit: int = 256) -> Iterator[Arrival]:
         """Yield the messages that have arrived, at most about `limit`; the caller may send meanwhile."""
-        self._stopped_early = True  # stays so if the caller breaks off the iteration
+        self._stopped_early = True  # this stays if the caller breaks off the iteration
         if self.links.is_used:
             yield from self._receive_by_links()
         self.progress()
@@ -413,7 +415,7 @@ class Transport(Carrier):
             self._say_last(self._reached_by_mpi(), deadline_s)
             super()._flush_to_all(deadline_s)
 
-    # --- inner parts
+    # --- inner methods
 
     def _link_hosts(self, comm: MPI.Intracomm, hosts: tuple[int, ...], must: bool) -> None:
         """Connect all ranks of different hosts by links (collective over `comm`).

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-#: number of bytes at the end of the text that are kept at least; the file has at most twice this size
+#: smallest number of bytes that are kept of the text's end; the file has at most twice this size
 KEPT_BYTES = 1 << 12
 
 
