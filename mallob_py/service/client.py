@@ -300,7 +300,8 @@ class PendingJobs:
                 file = _File(name, signature)
                 paths[file] = f"{self._in_dir}/{name}"
                 still_known[file] = self._job(file, paths[file])
-        # Listed twice, because one listing may miss a reply that replaces a file already listed.
+        # The journal is listed twice, because one listing may miss a reply that replaces a file already
+        # listed.
         journal = dict([*_entries(self._journal_dir), *_entries(self._journal_dir)])
         for own_name, signature in journal.items():
             match entry := parse_entry(own_name):
@@ -313,7 +314,7 @@ class PendingJobs:
                         leaving_names.add(refused)
                     leaving_identities.add(entry.identity)
                 case Kept() | ChainEnd() | None:
-                    pass  # the job has its reply, or gets no reply
+                    pass  # the job has its reply, or never gets one
                 case other:
                     assert_never(other)
         if self._gone is not None:

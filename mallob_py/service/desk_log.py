@@ -1,9 +1,9 @@
-"""The log of a desk: all calls of its machine and all orders to the machine's hands, in one file per desk.
+"""The log of a client's machine (`desk_machine.py`): its calls, and the orders that it gives, in one file.
 
-The first line is the machine's initial state (`DeskHead`), each further line a call, an order, or what one
-of these returned. `depth` tells what lies within what: the orders of a call at depth 0 have depth 1, the
-calls that the hands make before they return from such an order depth 2. The orders and the returns of calls
-follow from all other lines alone, so `mallob-py simulate --replay` can check them (`simulation/replay.py`).
+The first line is the machine's initial state (`DeskHead`), each further line a call, an order, or what a call
+or order returned. `depth` is the depth of nesting: the orders of a call at depth 0 have depth 1; a call that
+comes before such an order has returned has depth 2. The orders and the returns of calls follow from all other
+lines alone, so `mallob-py simulate --replay` can check them (`simulation/replay.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Call(msgspec.Struct, frozen=True, tag_field="line", tag="call"):
 
 
 class Order(msgspec.Struct, frozen=True, tag_field="line", tag="order"):
-    """An order of the machine to its hands."""
+    """An order of the machine, a method of `Hands` with its arguments."""
 
     depth: int
     name: str
@@ -73,12 +73,12 @@ CALLS = {name: _argument_types(method) for name, method in _public(DeskMachine).
 
 
 def hands_by(execute: Callable[..., Any]) -> Hands:
-    """Return hands that pass each order to `execute(name, *args)`."""
+    """Return a `Hands` that passes each order of the machine to `execute(name, *args)`."""
     return cast(Hands, SimpleNamespace(**{name: partial(execute, name) for name in _public(Hands)}))
 
 
 def encoder_for(jobs: LiveJobs) -> Callable[[object], bytes]:
-    """Return the encoder of a log's lines: live jobs by number, a job to be admitted by value."""
+    """Return the encoder of a log's lines: a live job is its number, a job to be admitted its content."""
 
     def plain(thing: object) -> Any:
         assert isinstance(thing, LiveJob), thing
@@ -103,7 +103,7 @@ def decoder_for(jobs: LiveJobs, kind: Any) -> Callable[[bytes], Any]:
 
 
 class DeskLog:
-    """The log of one desk, whose `machine` writes it."""
+    """The log of one client's machine; `machine` is this machine, each call of which is logged."""
 
     def __init__(self, hands: Hands, setting: DeskSetting, file: LineLog) -> None:
         self.machine = DeskMachine(hands_by(self._order), setting)
@@ -141,7 +141,7 @@ class DeskLog:
         self._depth += 1
         try:
             value = getattr(self._hands, name)(*args)
-        except BaseException:  # which no replay could raise again
+        except BaseException:  # a replay could not raise such an error again
             self._file.flush()
             self._file.end()
             raise

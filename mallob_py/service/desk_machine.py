@@ -1,4 +1,4 @@
-"""The machine behind a client's desk: decides what becomes of jobs, without clock, files or ranks.
+"""The machine of one client: decides what becomes of the client's jobs, without clock, files or ranks.
 
 Callers report events by its methods: jobs are accepted, inputs arrive, PEs report on jobs, users end jobs,
 time passes. The machine decides which job is free to begin (`jobs/holds.py`), which begins next and which
@@ -26,7 +26,7 @@ from mallob_py.service.jobs.line import Line
 from mallob_py.service.jobs.live import LiveJob, LiveJobs
 from mallob_py.service.jobs.users import AtWork, Terms, UserBook, UserRules
 
-#: bounds of one turn: number of jobs begun, time
+#: bounds of one call that begins jobs: number of jobs begun, and time
 _BEGIN_AT_ONCE, _BEGIN_S = 16, 0.05
 #: shortest time between two changes of jobs' terms
 _TERMS_PERIOD_S = 0.1
@@ -42,14 +42,14 @@ class Hands(Protocol):
         ...
 
     def is_suspect(self, job: int) -> bool:
-        """Tell whether one more crash makes a job hopeless."""
+        """Tell whether a job must not run again after one more crash of the service."""
         ...
 
     def begin(self, job: LiveJob, now: float) -> None:
         """Read the input of a job, or submit the job at once; end a job that cannot be run."""
 
     def end_lacking(self, job: LiveJob, now: float) -> None:
-        """End a job for the reason in `Holds.lacking`."""
+        """End a job that needs a result which will not come (`Holds.lacking`)."""
 
     def end_chain_by(self, job: LiveJob, now: float) -> None:
         """End a chain of revisions, and the job whose file demands this."""
@@ -58,7 +58,7 @@ class Hands(Protocol):
         """End a job that reached its wallclock limit while waiting for its next turn."""
 
     def end_unsubmitted(self, job: LiveJob, now: float) -> None:
-        """End an interrupted job that is not in its PE, but not before its input is read if it must be."""
+        """End an interrupted job that is at no PE; if its input must be read nevertheless, end it later."""
 
     def set_back(self, job: int) -> None: ...
 
@@ -74,7 +74,7 @@ class Hands(Protocol):
 
 
 class DeskSetting(msgspec.Struct, frozen=True):
-    """The initial state of a machine: its number of PEs, the relevant terms of `Config`, and what was before.
+    """The initial state of a machine: the number of PEs, settings, and the jobs that ended before.
 
     `finished`: identity of an ended job -> its outcome ("": unknown); `started_s`: start of the service.
     """
@@ -90,7 +90,7 @@ class DeskSetting(msgspec.Struct, frozen=True):
 
 
 class DeskMachine:
-    """The machine of one client."""
+    """The machine of one client, which decides what becomes of the client's jobs."""
 
     def __init__(self, hands: Hands, setting: DeskSetting) -> None:
         self._hands = hands
@@ -104,7 +104,7 @@ class DeskMachine:
         #: heap of (end of the wallclock limit, job) for jobs that were given up; some are outdated
         self._limits: list[tuple[float, int]] = []
         self._may_begin = False
-        #: time when `turn` has work other than held jobs
+        #: time when `turn` has other work than freeing held jobs
         self._deadline_s = -math.inf
 
     @property
@@ -112,10 +112,10 @@ class DeskMachine:
         """Return the time when `turn` has work to do."""
         return min(self._deadline_s, self.holds.deadline_s)
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
-        """Take the decisions that are due."""
+        """Take the decisions that are due: free jobs, begin jobs, change terms, give jobs up."""
         if now >= self.holds.deadline_s:
             self._free(now)
         while (late := self.line.next_set_back(now)) is not None:
@@ -144,7 +144,7 @@ class DeskMachine:
         self.holds.refused(identity)
 
     def stalls(self, job: LiveJob) -> None:
-        """Note that a job's input stalls; another job may begin meanwhile."""
+        """Note that a job's input does not arrive at present; another job may begin meanwhile."""
         self.line.set_aside(job)
         self._look_again()
 
@@ -185,7 +185,7 @@ class DeskMachine:
         self._look_again()
 
     def answer(self, job: LiveJob, outcome: str) -> list[int]:
-        """Forget a job that has its reply; return its interruptions, now settled."""
+        """Forget a job that has its reply; return the ids of the interruptions that this settles."""
         self.jobs.happens(job, Happening.ANSWERED)
         self.users.stops(job)
         self.line.drop(job)
@@ -206,7 +206,7 @@ class DeskMachine:
         self.users.hear(client, message)
         self._note_deadline()
 
-    # --- reports of the hands -----------------------------------------------------------------------
+    # --- reports from the reading of inputs ---------------------------------------------------------
 
     def reads(self, job: LiveJob, now: float) -> None:
         """Note that a helper begins to read a job's input."""
@@ -214,13 +214,13 @@ class DeskMachine:
         job.reading_s = now
 
     def terms(self, job: LiveJob, is_lasting: bool, now: float) -> Terms | None:
-        """Return the terms for submitting a job whose input is there; None: the job waits in line again.
+        """Return the terms for submitting a job whose input was read; None: the job must wait in line again.
 
         `is_lasting`: whether the job cannot begin anew.
         """
         if is_lasting:
             has_place = self.line.claim(job)
-            self._look_again()  # a job with an express place frees a place of the window
+            self._look_again()  # its former place may be free for another job
             if not has_place:
                 self._rests(job, now)
                 return None
@@ -239,13 +239,13 @@ class DeskMachine:
                 self._hands.end_chain_by(job, now)
             else:
                 self.jobs.happens(job, Happening.FREED)
-                if now > job.accepted_s:  # the job was held
+                if now > job.accepted_s:  # the job was held for some time
                     job.since_s = now
                 self.line.put(job)
                 self._may_begin = True
 
     def _begin(self, now: float) -> None:
-        """Begin the next jobs, as many as fit one turn."""
+        """Begin the next jobs in line, at most as many as one call may begin."""
         for _ in range(_BEGIN_AT_ONCE):
             job = self.line.next()
             self._may_begin = job is not None and len(self.line) > 0

@@ -61,7 +61,7 @@ class Endings:
         self._running = parts.running
         self._status = status
 
-    # --- in the PE ------------------------------------------------------------------------------
+    # --- ends in the PE -------------------------------------------------------------------------
 
     def job_ended(self, ended: JobEnded, now: float) -> None:
         """Reply to a job that ended in the PE."""
@@ -85,7 +85,7 @@ class Endings:
             self._rank.log.write(now, LogEvent.ANSWERED, event)
         return ending
 
-    # --- before the PE ----------------------------------------------------------------------------
+    # --- ends before the PE -----------------------------------------------------------------------
 
     def end_early(self, live: LiveJob, outcome: Outcome, statistics: JobStatistics, now: float) -> None:
         """End a job that is interrupted or has reached a limit."""
@@ -183,7 +183,7 @@ class Endings:
 
     def _publish(self, live: LiveJob, file: JobFile, reply: Reply, chain: int | None) -> None:
         discard = None
-        if file.configuration:  # otherwise the job names no files
+        if file.configuration:  # without a configuration, the job names no files
             discard = functools.partial(self._results.discard_unfinished, live.id, file)
         self._directory.reply(live.id, live.identity, reply, chain, discard)
 

@@ -27,7 +27,7 @@ from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import JobStatistics
 from mallob_py.service.parts import Parts
 
-#: shortest time between two looks at a reading process's CPU time
+#: shortest time between two checks of a reading process's CPU time
 _LOOK_MIN_S = 0.05
 #: longest time to read the rest of an interrupted revision from its pipe
 _LAST_WORDS_S = 10.0

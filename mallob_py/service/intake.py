@@ -230,7 +230,7 @@ class Intake:
             else:
                 break
 
-    # --- from file to live job ----------------------------------------------------------------
+    # --- the way from file to live job --------------------------------------------------------
 
     def _take_in(
         self,
@@ -296,7 +296,7 @@ class Intake:
         now: float,
         request: JobFile | Interruption | None = None,
     ) -> None:
-        """Refuse a file. A refused job is reported as ended, by name if known; an interruption is not."""
+        """Refuse a file. A refused job is reported as ended; a refused interruption is not reported."""
         user, name, group = error.user, incoming.file_name, error.group
         if isinstance(request, JobFile):
             group = request.group
@@ -323,7 +323,7 @@ class Intake:
     def _accept(self, incoming: Incoming, file: JobFile, size_bytes: int, now: float) -> None:
         self._code.check(file.application, came_over_http(incoming.file_name), incoming.owner)
         if file.configuration:
-            self._results.named_by(file)  # raises if a file is not allowed
+            self._results.named_by(file)  # raises JobFileError if a file is not allowed
         job = incoming.internal_id
         live = LiveJob(job, file, now, now - max(0.0, time.time() - incoming.handed_in_s))
         identity = live.identity

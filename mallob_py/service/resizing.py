@@ -123,7 +123,8 @@ class Resizing:
         self._departure: Departure | None = None
         #: for growth: time of the order (since 1970), and the former number of ranks
         self._growing: tuple[float, int] | None = None
-        #: generation in which the leaving ranks were told to drain, and the ranks that are empty since
+        #: generation in which the leaving ranks were told to drain, and the ranks that have become empty in
+        #: it
         self._told_in = 0
         self._ready: set[int] = set()
         self._is_ordered = False
@@ -131,7 +132,7 @@ class Resizing:
         self._aside: dict[str, _Aside] = {}
         self.deadline_s = -math.inf
 
-    # --- the event loop's side ------------------------------------------------------------
+    # --- calls of the event loop ----------------------------------------------------------
 
     def fileno(self) -> int | None:
         return self._folder.fileno()
@@ -148,12 +149,12 @@ class Resizing:
         except OSError as error:
             self._departure = None
             self._put_off(self._name, None, error)
-            self.deadline_s = -math.inf  # further orders may wait
+            self.deadline_s = -math.inf  # at once, since further orders may wait
         for name, one in self._aside.items():
             if one.until_s == -math.inf:
                 self._aside[name] = one._replace(until_s=now + _AGAIN_AFTER_S)
         is_under_way = self._growing is not None or self._departure is not None
-        if is_under_way:  # else new files, also our own, would wake us without end
+        if is_under_way:  # otherwise unread news would wake the loop without end
             self._folder.hear()
         due = [one.until_s for one in self._aside.values() if one.answer is not None or not is_under_way]
         self.deadline_s = min([self.deadline_s, *due])
@@ -205,7 +206,7 @@ class Resizing:
     def _answer(self, name: str, answer: Answer) -> None:
         """Write an answer, now or later. An answered order that cannot be removed does not begin again."""
         try:
-            if answer.before:  # the order was carried out
+            if answer.before:  # only an order that was carried out has this
                 self._note_ranks()
             is_gone = self._folder.answer(name, answer)
         except OSError as error:
@@ -217,7 +218,7 @@ class Resizing:
 
     def _note_ranks(self) -> None:
         """Write down the number of ranks. Raises OSError if the disk is full."""
-        home = self._rank.hosts[self._who_stays()]  # the ranks started by the service
+        home = self._rank.hosts[self._who_stays()]  # the ranks that the service starts are on this host
         ranks = sum(self._rank.hosts[rank] == home for rank in self._members)
         try:
             self._folder.note_ranks(ranks)
@@ -245,7 +246,7 @@ class Resizing:
                 leaves, grace_s = leavers_of(host_of, -more, self._who_stays(), self._clients), 0.0
             case Drain(place, grace_s):
                 if not 0.0 <= grace_s < math.inf:
-                    raise Refusal(f"{grace_s:g} s is no time to wait")
+                    raise Refusal(f"{grace_s:g} s is no valid time to wait")
                 leaves = self._at(place)
         if leaves and not self._rank.node.survives:
             raise Refusal(
@@ -282,7 +283,8 @@ class Resizing:
             Site(host) if host == here else Site(host, shell_to(host, os.environ, shell)) for host in hosts
         ]
         before = len(self._members)
-        # Noted before the start: otherwise a retry of the order would start as many ranks once more.
+        # The order is changed before ranks start: otherwise a retry of the order would start as many ranks
+        # once more.
         self._folder.decide(self._name, replace(order, by=None, to=before + count))
         self._rank.grow(sites, self._has_grown)
         self._growing = self._rank.now(), before

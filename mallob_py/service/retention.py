@@ -66,7 +66,7 @@ class Folders:
             _remove([f"{identity}.{job.id}.solution"], out, before_s)
             with suppress(OSError), own_folder.opened(self.output) as output:
                 _remove(log_names(job.id), output, before_s)
-            _remove(replies, out, before_s)  # last, since a reply names the result files
+            _remove(replies, out, before_s)  # replies are removed last: a reply names the result files
 
     def _remove_results(self, reply: str, out: int, before_s: float) -> None:
         folder = ResultsFolder(self.results, "")

@@ -120,7 +120,7 @@ class Service(Desk):
         if rank.stimuli is None:
             self._machine = DeskMachine(self, desk)
         else:
-            from mallob_py.service.desk_log import logged_machine  # late: seldom needed
+            from mallob_py.service.desk_log import logged_machine  # imported late: it is seldom needed
 
             self._machine = logged_machine(self, desk, rank.stimuli, rank.rank, setting.client)
         self._chains = ChainBook(setting.chain_timeout_s)
@@ -144,7 +144,7 @@ class Service(Desk):
 
         return Retention(keep_s, directory.path, forget)
 
-    # --- the event loop's side ------------------------------------------------------------
+    # --- calls of the event loop ----------------------------------------------------------
 
     def fileno(self) -> int | None:
         return self._intake.fileno()
@@ -161,7 +161,7 @@ class Service(Desk):
         if now >= self._machine.deadline_s:
             self._machine.turn(now)
         if now >= self._status.deadline_s:
-            self._running.acquit(now)  # done here, since it need not happen in every turn
+            self._running.acquit(now)  # done here, as it is not needed in every turn of the loop
             self._status.turn(now)
         if self._retention is not None and now >= self._retention.deadline_s:
             self._retention.turn(now)
@@ -210,7 +210,7 @@ class Service(Desk):
         """Close the service. Jobs without a reply stay in the journal and run again after a restart."""
         states = self._status.states()
         self._let_go()
-        if not self._is_new:  # else the service never took jobs, and the reason was reported
+        if not self._is_new:  # a new service never took jobs, and the reason was reported
             running = states.pop("running", 0)
             left = Leftovers(
                 running_jobs=running,
@@ -239,7 +239,7 @@ class Service(Desk):
             if (place := self._chains.place_of(first)) is not None:
                 self._endings.end_chain(place[0], _UNREADABLE)
 
-    # --- the hands of the machine -------------------------------------------------------------
+    # --- actions that the machine orders ------------------------------------------------------
 
     def now(self) -> float:
         return self._rank.now()
@@ -251,7 +251,7 @@ class Service(Desk):
         return bool(self._running.blamed) and self._running.is_suspect(job)
 
     def begin(self, job: LiveJob, now: float) -> None:
-        # A job whose file is already being read again is about to end.
+        # If the job's file is being read again already, that was asked for in order to end the job.
         if job.file is None and (
             self._intake.is_read_again(job) or not self._intake.has_file(job, self.begin, now)
         ):
@@ -315,7 +315,7 @@ class Service(Desk):
         else:
             self._running.rest(job)
 
-    # --- from file to PE --------------------------------------------------------------------
+    # --- the way from file to PE ------------------------------------------------------------
 
     def worker_event(self, event: WorkerEvent, now: float) -> None:
         """Take in a helper process's report on reading an input."""
@@ -340,7 +340,8 @@ class Service(Desk):
                 self._endings.fail_early(live, field, message, self._inputs.failed(live, now), now)
 
     def _submit(self, live: LiveJob, description: Description, now: float) -> None:
-        # Such a job cannot begin anew: later revisions add to it, or its pipe can be read only once.
+        # A revision, or a job whose input comes from a pipe, cannot begin anew: later revisions add to it, or
+        # its pipe can be read only once.
         is_lasting = live.is_incremental or comes_through_pipe(live.known_file)
         terms = self._machine.terms(live, is_lasting, now)
         live.description = description if terms is None else None

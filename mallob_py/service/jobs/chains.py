@@ -55,7 +55,7 @@ class Chain:
     done_by: int | None = None
     live: set[int] = field(default_factory=set)
     last_news_s: float = 0.0
-    #: whether the chain has an entry in the book's expiries
+    #: whether the `ChainBook` has an entry for the chain in its heap of expiries
     is_expected: bool = False
 
     def before(self, revision: Revision) -> wire.Before:
@@ -85,7 +85,8 @@ class ChainBook:
         #: job that left its chain before it ran -> the reason
         self._orphans: dict[int, str] = {}
         self._chains: dict[int, Chain] = {}
-        #: heap of (earliest time of expiry, chain's id) for chains without a live revision, some outdated
+        #: heap of (earliest time of expiry, chain's id) for chains without a live revision; some entries are
+        #: outdated
         self._expiries: list[tuple[float, int]] = []
         #: time until which `expired` returns nothing
         self.deadline_s = math.inf
@@ -101,7 +102,7 @@ class ChainBook:
         return bool(precursor) and precursor not in self._by_identity and precursor not in self._ended
 
     def live_before(self, file: JobFile) -> str:
-        """Return the identity of the last earlier revision without a reply; "": all have one."""
+        """Return the identity of the last earlier revision without a reply; "": all have a reply."""
         if file.precursor not in self._by_identity:
             return ""
         chain = self._by_identity[file.precursor][0]
@@ -173,7 +174,7 @@ class ChainBook:
         chain.revisions.append(revision)
         self._by_job[job] = self._by_identity[file.identity] = (chain, revision)
 
-    # --- a revision's life ------------------------------------------------------------------
+    # --- revisions of a chain ---------------------------------------------------------------
 
     def place_of(self, job: int) -> tuple[Chain, Revision] | None:
         """Return the chain and revision of a job; None: the job belongs to no live chain."""

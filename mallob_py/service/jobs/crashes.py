@@ -49,7 +49,7 @@ class RunningJobs:
 
     def __init__(self, client_dir: Path, crash: Crash | None, log: Callable[[str], None]) -> None:
         self._log = log
-        #: job that was at work at crashes -> their number and weight
+        #: job that was at work at crashes -> number of these crashes, and their weight
         self.blamed: dict[int, _Blame] = {}
         self._slot_of: dict[int, int] = {}
         #: (time, job) when a blamed job began, in order
@@ -61,7 +61,7 @@ class RunningJobs:
         try:
             if os.path.lexists(path) and os.lstat(path).st_uid != os.geteuid():
                 os.unlink(path)  # another user's file could blame our jobs
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # ours alone
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # new, of this user
             self._descriptor = os.open(path, flags, 0o666)
             if crash is not None:
                 left = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
@@ -78,7 +78,7 @@ class RunningJobs:
         return self.blamed.get(job, _NONE).crashes
 
     def crashes_max(self, job: int) -> int:
-        """Return the number of crashes in a row that make a job hopeless, if no rank gets signal 9."""
+        """Return after how many crashes in a row a job is not run again, if no rank gets signal 9."""
         blame = self.blamed.get(job, _NONE)
         return blame.crashes + max(0, -((blame.weight - HOPELESS) // max(_WEIGHT.values())))
 
@@ -86,7 +86,7 @@ class RunningJobs:
         return self.blamed.get(job, _NONE).weight >= HOPELESS
 
     def verdict(self, job: int) -> str:
-        """Return the error text of the reply to a hopeless job."""
+        """Return the error text of the reply to a job that is not run again after crashes."""
         return (
             f"ended the service {self.crashes(job)} times in a row (or was at work each time); not run again"
         )

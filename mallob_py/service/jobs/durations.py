@@ -48,6 +48,6 @@ def shortened(value: object) -> str:
     """Return a value as shown in messages to the user."""
     try:
         text = repr(value)
-    except ValueError:  # integers beyond Python's limit of digits
+    except ValueError:  # the integer has more digits than Python prints
         return "this number"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -46,15 +46,15 @@ class _Admitted:
     job_id: int
     identity: str
     arrival_s: float
-    # Shared while empty: hardly any of a hundred thousand jobs has dependencies.
+    # An empty set is shared: hardly any of a hundred thousand jobs has dependencies.
     unmet: set[str] | frozenset[str] = _NONE
     precursor: str = ""
     interruptions: tuple[int, ...] = ()
 
 
-#: time after the service's start in which no suspect may begin
+#: time after the service's start in which no suspect (a job that may have crashed the service) may begin
 QUIET_S = 10.0
-#: longest trial: more than the time needed to notice a hanging rank
+#: longest time for which a suspect runs without other suspects; a hanging rank is noticed within less
 TRIAL_S = 60.0
 
 
@@ -63,17 +63,17 @@ class Suspects:
 
     def __init__(self, now: float) -> None:
         self._trials_from_s = now + QUIET_S
-        #: suspects before their trial (a dict is an ordered set)
+        #: suspects that may not begin yet, in order (a dict is an ordered set)
         self.waiting: dict[int, None] = {}
         self._tried: int | None = None
         self._trial_ends_s = -math.inf
 
     def wait(self, job: int) -> None:
-        """Hold a suspect until `next` returns it."""
+        """Hold a suspect (a job that may have crashed the service) until `next` returns it."""
         self.waiting[job] = None
 
     def next(self, now: float) -> int | None:
-        """Return the suspect whose trial begins now, if any."""
+        """Return the suspect (a job that may have crashed the service) that may begin now, if any."""
         if not self.waiting or now < self.next_deadline():
             return None
         self._tried = next(iter(self.waiting))
@@ -88,7 +88,7 @@ class Suspects:
             self._tried, self._trial_ends_s = None, -math.inf
 
     def next_deadline(self) -> float:
-        """Return the time when the next trial may begin."""
+        """Return the time when the next suspect may begin."""
         return max(self._trials_from_s, self._trial_ends_s) if self.waiting else math.inf
 
 
@@ -106,8 +106,8 @@ class Holds:
         """`finished`: identity of an ended job -> its outcome ("": unknown).
 
         `replied` returns the outcome in the reply of a job that is not in `finished`: "" if the reply states
-        none, None if there is no reply. `is_suspect` tells whether one more crash makes a job hopeless;
-        `started_s`: start of the service.
+        none, None if there is no reply. `is_suspect` tells whether a job must not run again after one more
+        crash; `started_s`: start of the service.
         """
         self._replied = replied
         self._live: dict[int, _Admitted] = {}
@@ -236,7 +236,7 @@ class Holds:
         return job_id
 
     def ended(self, job_id: int, outcome: str = RESULT) -> list[int]:
-        """Release the dependents of an answered job; return its interruptions, now settled."""
+        """Release the dependents of an answered job; return the ids of the interruptions settled by that."""
         job = self._live.pop(job_id)
         self._suspects.ended(job_id)
         self._needed.pop(job_id, None)
@@ -287,8 +287,8 @@ class Holds:
         if identity in dependencies:
             return [identity, identity]
         if identity not in self._waiting_for:
-            return []  # no job waits for this one, so no path leads back: the common case is free
-        # Sorted, so that a replay finds the same path.
+            return []  # mostly, no job waits for the new one, so no path leads back
+        # The dependencies are sorted, so that a replay finds the same path.
         came_from = dict.fromkeys(sorted(dependencies), identity)
         frontier = list(came_from)
         while frontier:

@@ -42,7 +42,7 @@ _INTEGER_MIN, _INTEGER_MAX = -(2**31), 2**31 - 1
 if TYPE_CHECKING:
     _Integers = array.array[int]
 else:
-    _Integers = array.array  # not subscriptable at run time
+    _Integers = array.array  # array.array cannot be subscripted at run time
 
 
 _DURATION = 'a duration such as "5m", or a number of seconds'
@@ -124,7 +124,7 @@ def read_fields(fields: Mapping[str, Any]) -> JobFields:
         return msgspec.convert(fields, JobFields, dec_hook=_integers)
     except msgspec.ValidationError as error:
         raise _refusal(fields, str(error)) from None
-    except UnicodeEncodeError:  # an unpaired surrogate where no text belongs
+    except UnicodeEncodeError:  # the field holds an unpaired surrogate
         field = next(field for field, value in fields.items() if _breaks(field, value))
         problem = f"must be {_expected()[field]}, holds text that is not valid Unicode"
         raise JobFileError(field, problem) from None
@@ -211,7 +211,7 @@ def field_table() -> list[tuple[str, str, str, str]]:
 
 
 def _described() -> tuple[Any, ...]:
-    from msgspec import inspect  # late: needed for errors only
+    from msgspec import inspect  # imported late: only errors need it
 
     described = inspect.type_info(JobFields)
     assert isinstance(described, inspect.StructType)
@@ -265,9 +265,9 @@ class InputUse(enum.Enum):
     """An application's use of `files` and `literals`."""
 
     REQUIRED = "required"
-    REVISIONS = "revisions"  # required, except for revisions, which may add nothing
+    REVISIONS = "revisions"  # input is required, except for revisions
     NONE = "none"
-    UNKNOWN = "unknown"  # checked by the application only
+    UNKNOWN = "unknown"  # only the application checks its input
 
 
 class JobFile(msgspec.Struct, frozen=True):
@@ -292,7 +292,7 @@ class JobFile(msgspec.Struct, frozen=True):
     configuration: Mapping[str, Any]
     #: lines about fields without effect
     warnings: tuple[str, ...]
-    #: the submitted fields in JSON, for the reply; without `literals`, which are stored above
+    #: the submitted fields in JSON, for the reply; without `literals`, which have an attribute of their own
     submitted: Mapping[str, bytes]
     #: the name of the job's group, shared with jobs of the same user; "": no group
     group: str = ""
@@ -391,8 +391,8 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         assumptions=job.assumptions,
         configuration=configuration,
         warnings=tuple(mallob_clients.unused(fields, application, configuration)),
-        # Encoded by the standard library, since users may submit what msgspec refuses: integers beyond 64
-        # bits and unpaired surrogates.
+        # The fields are encoded by the standard library, since users may submit what msgspec refuses:
+        # integers beyond 64 bits and unpaired surrogates.
         submitted={key: json.dumps(value).encode() for key, value in fields.items()},
         group=job.group,
     )
@@ -421,7 +421,8 @@ def _check_path(key: str, path: str) -> None:
     except UnicodeEncodeError:
         raise JobFileError(key, "holds a path that is not valid Unicode") from None
     if not os.path.isabs(path):
-        # In the service's working folder, the path might name another file than in that of the author.
+        # In the service's working folder, a relative path might name another file than in the author's
+        # working folder.
         raise JobFileError(key, f"{_clipped(path)!r} is a relative path; give an absolute one")
 
 
@@ -454,7 +455,7 @@ def _configuration(job: JobFields) -> dict[str, Any]:
             raise JobFileError("content-mode", text)
     if configuration:
         try:
-            msgspec.msgpack.encode(configuration)  # encoded as for workers
+            msgspec.msgpack.encode(configuration)  # a trial: workers get the configuration in msgpack
         except (OverflowError, UnicodeEncodeError, RecursionError, ValueError):
             text = "holds integers beyond 64 bits, invalid Unicode or too deep nesting"
             raise JobFileError("configuration", text) from None
@@ -504,7 +505,7 @@ def _decode(data: bytes) -> dict[str, Any]:
         raise JobFileError("", f"not JSON: {error.msg} at {where}; a job file is one JSON object") from None
     except RecursionError:
         raise JobFileError("", "not usable JSON: nested too deeply") from None
-    except ValueError:  # an integer of thousands of digits
+    except ValueError:  # the text holds an integer of thousands of digits
         raise JobFileError("", "not usable JSON: a number has too many digits") from None
     if not isinstance(fields, dict):
         raise JobFileError("", f"a job file must be one JSON object, this is a {json_type(fields)}")

@@ -49,7 +49,7 @@ _ROUNDING_S = 1e-9
 
 
 def residents_of(pes: int, per_pe: int | None = None) -> int:
-    """Return the greatest number of residents, whose processes must fit into memory.
+    """Return the greatest number of jobs that keep their process between turns: all must fit into memory.
 
     `per_pe`: `Config.residents`. A quarter is left for other uses, and because jobs are not spread evenly.
     """
@@ -83,18 +83,18 @@ class Queue:
         self.user = user
         self.weight = weight
         self.limit = limit
-        #: heap of (minus standing, job, record), best first; some jobs no longer wait
+        #: heap of waiting jobs: (minus standing, job, record), best first; some of these jobs no longer wait
         self.waiting: list[tuple[float, int, LiveJob]] = []
-        #: the same for jobs that were given up: (PE-seconds had / priority, job, record)
+        #: heap of jobs that were given up and wait again: (PE-seconds had / priority, job, record)
         self.again: list[tuple[float, int, LiveJob]] = []
-        #: the same as `waiting` for jobs that lack a resident's place
+        #: heap as `waiting`, of jobs that cannot begin anew and wait for a place to keep between turns
         self.held: list[tuple[float, int, LiveJob]] = []
         #: number of jobs at work, and the sum of their priorities
         self.at_work = 0
         self.priorities = 0.0
         #: greatest possible number of jobs in the heaps that no longer wait
         self.gone = 0
-        #: number of changes that may have moved this queue among all queues
+        #: number of changes after which this queue may have another place among all queues
         self.version = 0
 
     @property
@@ -116,7 +116,7 @@ class Queue:
 
     def end(self, priority: float) -> None:
         self.at_work -= 1
-        # Reset when no job is at work, since rounding errors would add up over weeks.
+        # The sum is reset when no job is at work, since rounding errors would add up over weeks.
         self.priorities = max(0.0, self.priorities - priority) if self.at_work else 0.0
 
     def _heaps(self) -> Iterator[tuple[list[tuple[float, int, LiveJob]], JobState]]:
@@ -125,7 +125,7 @@ class Queue:
         yield self.held, JobState.PLACELESS
 
     def tidy(self) -> None:
-        """Drop the first entries of the heaps whose jobs no longer wait."""
+        """Drop entries from the front of the heaps while their jobs no longer wait."""
         for heap, state in self._heaps():
             while heap and heap[0][2].state is not state:
                 heapq.heappop(heap)
@@ -186,12 +186,14 @@ class Line:
         self._is_divided = False
         self._waiting = 0
         self._at_work: dict[int, LiveJob] = {}
-        #: heap of (minus merit, version, number, queue) by first jobs; entries of older versions are skipped
+        #: heap of queues, ordered by their first jobs: (minus merit, version, number, queue); entries with an
+        #: older version are skipped
         self._heads: list[tuple[float, int, int, Queue]] = []
         self._numbers = itertools.count()
         #: merits of all jobs in the window, ascending
         self._merits: list[float] = []
-        #: residents, and jobs in the seats DUE and EXPRESS_DUE, each in order of arrival
+        #: jobs that keep their process between turns, and jobs in the seats DUE and EXPRESS_DUE, each in
+        #: order of arrival
         self._residents: dict[LiveJob, None] = {}
         self._due: dict[LiveJob, None] = {}
         self._lasting = 0
@@ -211,7 +213,7 @@ class Line:
         for queue in self._queues.values():
             queue.limit = self._shares.limit_of(queue.user)
             self._put_head(queue)
-        # More room frees one lasting job per place, as the end of a resident does.
+        # Each new place that a job can keep between turns lets one waiting job into line.
         room = max(self._residents_max, pes) - len(self._residents)
         while room > 0 and self._release():
             room -= 1
@@ -286,12 +288,12 @@ class Line:
             job.seat = Seat.ASIDE
 
     def bring_back(self, job: LiveJob) -> None:
-        """Give a place to a job that was set aside; leave any other job unchanged."""
+        """Give a place to a job whose input had stalled; leave any other job unchanged."""
         if job.seat is Seat.ASIDE:
             job.seat = Seat.WINDOW
             bisect.insort(self._merits, job.merit)
 
-    # --- jobs that go on and on ---------------------------------------------------------------
+    # --- jobs after their first turn ----------------------------------------------------------
 
     def settle(self, job: LiveJob) -> None:
         """Note that a job at work has had its first turn."""
@@ -300,7 +302,7 @@ class Line:
             self._due[job] = None
 
     def claim(self, job: LiveJob) -> bool:
-        """Make a lasting job a resident; return False if it must wait until another lasting job ends."""
+        """Give a job that cannot begin anew a place to keep; return False if it must wait for a place."""
         if self._find_room(job, Seat.LASTING):
             return True
         queue = self._leave(job)
@@ -310,12 +312,12 @@ class Line:
         return False
 
     def lasting_before(self, job: LiveJob) -> int:
-        """Return the number of lasting jobs of which one must end before this job runs; 0: it has a place."""
+        """Return the number of jobs that never give up their place, one of which must end first; 0: none."""
         return self._lasting if job.state is JobState.PLACELESS else 0
 
     def _find_room(self, job: LiveJob, seat: Seat) -> bool:
         is_lasting = seat is Seat.LASTING
-        # Even without residents, some lasting jobs must run.
+        # Some jobs that cannot begin anew must run even where no job may keep its process between turns.
         if not (self.has_room or (is_lasting and len(self._residents) < self._pes)):
             if (other := self._resident_for(job, is_lasting)) is None:
                 return False
@@ -327,7 +329,7 @@ class Line:
         return True
 
     def _release(self) -> bool:
-        """Let a job without a place wait in line again: a job of the user with the smallest load."""
+        """Put one job in line again that waits for a lasting place: of the user with the smallest load."""
         queues = [queue for queue in self._queues.values() if queue.held]
         while queues:
             queue = min(queues, key=lambda one: (one.load, one.held[0][:2]))
@@ -342,9 +344,10 @@ class Line:
         return False
 
     def _resident_for(self, job: LiveJob, is_lasting: bool) -> LiveJob | None:
-        """Return the resident that must make room: of the user with the greatest load, if above the job's.
+        """Return the job that must make room for `job`: one of the user with the greatest load.
 
-        For a lasting job, any user's resident makes room. Of several residents, the newest is returned.
+        That load must exceed the load of `job`'s user, unless `job` cannot begin anew. Of several jobs, the
+        newest is returned.
         """
         if not (self._is_divided or is_lasting):
             return None
@@ -357,7 +360,7 @@ class Line:
         return None if worst is None else worst[1]
 
     def _reside_next(self) -> None:
-        """Make a resident of the job whose turn ended first."""
+        """Have the job whose turn ended first keep its process between turns (a resident)."""
         job = next(iter(self._due))
         del self._due[job]
         self._reside(job, Seat.RESIDENT)
@@ -371,7 +374,7 @@ class Line:
 
     @property
     def has_room(self) -> bool:
-        """Tell whether there may be more residents."""
+        """Tell whether one more job may keep its process between turns (as a resident)."""
         return len(self._residents) < self._residents_max
 
     def next_set_back(self, now: float) -> LiveJob | None:
@@ -411,7 +414,7 @@ class Line:
         queues = [queue for queue in self._queues.values() if queue.again and not queue.is_full]
         return min(queues, key=lambda queue: (queue.load, queue.again[0][:2]), default=None)
 
-    # --- ends ---------------------------------------------------------------------------------
+    # --- ends of jobs -------------------------------------------------------------------------
 
     def drop(self, job: LiveJob) -> None:
         """Forget an answered job, whether it is in line or at work."""

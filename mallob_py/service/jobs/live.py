@@ -25,14 +25,14 @@ class Seat(Enum):
     LINE = "in line"
     #: the job is at work in a place of the window
     WINDOW = "window"
-    #: at work in a place of the window after its turn: given up when another job waits
+    #: the job is at work after its turn, in a place of the window: given up when another job waits
     DUE = "due"
-    #: at work without a place, since its input stalls
+    #: the job is at work without a place, since its input stalls
     ASIDE = "aside"
     RESIDENT = "resident"
-    #: a resident that cannot begin anew
+    #: the job keeps its process between turns, and cannot begin anew
     LASTING = "lasting"
-    #: a place for jobs that were given up before
+    #: the job is at work in a place for jobs that were given up before
     EXPRESS = "express"
     EXPRESS_DUE = "express, due"
 
@@ -90,14 +90,14 @@ class LiveJob:
         self.state = JobState.HELD
         self.accepted_s = now
         self.since_s = since_s
-        #: None: not yet in line
+        #: the job's place in line or at work; None: it is not yet in line
         self.seat: Seat | None = None
         #: the job's worth in line: by itself, and with regard to its user's jobs at work
         self.standing = self.merit = 0.0
         #: work before the job was last given up, and the PE-seconds of its last turn
         self.spent: Spent | None = None
         self.last_turn_s = 0.0
-        #: description of a job whose input was read and that waits for a resident's place
+        #: description of a job whose input was read and that waits for a place to keep between turns
         self.description: Description | None = None
         self.reading_s = 0.0
         self.parsing_s = 0.0
@@ -114,7 +114,7 @@ class LiveJob:
 
 
 class LiveGroup:
-    """The live jobs of one group: their number, and the time since when there has always been one."""
+    """The number of live jobs of a group, and the time since when the group has always had live jobs."""
 
     __slots__ = ("began_s", "jobs")
 
@@ -135,7 +135,7 @@ class LiveJobs(dict[int, LiveJob]):
         #: state -> number of jobs; user -> number of jobs
         self.states: Counter[JobState] = Counter()
         self.users: Counter[str] = Counter()
-        #: (user, name) -> live group, in the order of their beginning
+        #: (user, name) -> live group; the group that began first comes first
         self.groups: dict[tuple[str, str], LiveGroup] = {}
 
     def add(self, live: LiveJob) -> None:

@@ -38,7 +38,7 @@ def is_bridge(user: str, name: str, fields: Container[str]) -> bool:
 
 
 def has_read(identity: str) -> bool:
-    """Tell whether a job is the bridge's, which reads each solution before it goes on with the chain."""
+    """Tell whether a job is of the IPASIR bridge, which reads each solution before it sends a revision."""
     user, _, name = identity.partition(".")
     return is_bridge(user, name, ())
 

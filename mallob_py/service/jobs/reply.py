@@ -61,7 +61,7 @@ class JobStatistics(msgspec.Struct, frozen=True):
     max_volume: int = 0
     peak_memory_bytes: int = 0
     used_cpu_s: float = 0.0
-    #: same as `JobStats.turns_s`
+    #: time in which the job had a PE, which a time limit bounds
     used_turns_s: float = 0.0
 
 
@@ -253,7 +253,7 @@ def _error(field: str, message: str) -> dict[str, str]:
 
 
 def valid_text(text: str) -> str:
-    """Return a text with unpaired surrogates escaped, which no encoder takes."""
+    """Return a text in which unpaired surrogates, which no encoder takes, are escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -296,7 +296,7 @@ class ResultFiles:
         """Return an accepted configuration with absolute paths; make the folder of results if need be."""
         named = self._resolved(application, configuration, None)
         if named:
-            with suppress(OSError):  # reported when the file is prepared
+            with suppress(OSError):  # preparing the file will report the error
                 os.makedirs(self._path, exist_ok=True)
         return {**configuration, **named}
 

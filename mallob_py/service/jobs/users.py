@@ -133,7 +133,7 @@ class _User:
 
     rule: UserRule
     jobs: dict[int, LiveJob] = field(default_factory=dict)
-    #: sum of the jobs' priorities: exact, since jobs come and go for weeks
+    #: exact sum of the jobs' priorities: rounding errors would add up over weeks
     priorities: Fraction = Fraction()
     #: range of the user's sum of priorities, over all clients, for which the present terms were computed
     least: float = math.inf
@@ -145,7 +145,7 @@ class _User:
 
 
 def part_of(limit: int, clients: int) -> int:
-    """Return how many of a user's `limit` jobs at work each of several clients may have: at least one."""
+    """Return each client's part of a user's `limit` on jobs at work: at least one job."""
     return max(1, limit // clients)
 
 
@@ -156,7 +156,7 @@ class UserBook:
         self._rules = rules
         self._pes = pes
         self._clients = clients
-        #: job at work -> its terms as last told
+        #: job at work -> the terms that `changes` or `terms` last returned for it
         self._told: dict[int, Terms] = {}
         self._users: dict[str, _User] = {}
         self._elsewhere: dict[int, dict[str, Work]] = {}
@@ -233,7 +233,7 @@ class UserBook:
             self._untold.update(self._users)
             self.has_news = True
             for user in self._users.values():
-                user.least = 0.0  # out of tolerance, so that `changes` returns new terms
+                user.least = 0.0  # beyond tolerance, so that `changes` returns new terms
 
     # --- terms ------------------------------------------------------------------------------
 
@@ -277,14 +277,14 @@ class UserBook:
         """Return the bound of each job, if the user may not have all PEs."""
         if user.rule.share == 1.0:
             return {}
-        # One PE for each job at work anywhere; the other PEs are divided among the clients.
+        # Each job at work at any client may have one PE; the user's other PEs are divided among the clients.
         free = max(0, self._pes_of(user.rule) - len(user.jobs) - elsewhere.jobs)
         here = user.work.priorities
         pes = len(user.jobs) + math.floor(free * here / (here + elsewhere.priorities))
         jobs = sorted(user.jobs)
         asked = [user.jobs[job].terms for job in jobs]
         wishes = [min(one.max_demand or self._pes, self._pes) for one in asked]
-        from mallob_py.protocol.volumes import fair_volumes  # late: imports numpy
+        from mallob_py.protocol.volumes import fair_volumes  # imported late: this imports numpy
 
         volumes = fair_volumes([one.priority for one in asked], wishes, pes, job_ids=jobs)
         return dict(zip(jobs, volumes.tolist(), strict=True))

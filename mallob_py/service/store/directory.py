@@ -242,7 +242,8 @@ class JobDirectory:
         """
         try:
             replied_s = os.stat(f"{self._out}/{entries.reply_name(identity)}").st_ctime
-            now_s = os.stat(self._journal.folder).st_mtime  # the folder to which the new file was moved
+            # The folder changed last when the new file was moved into it.
+            now_s = os.stat(self._journal.folder).st_mtime
         except OSError:
             return False
         return not incoming.is_known and incoming.handed_in_s < replied_s <= now_s
@@ -328,7 +329,7 @@ class JobDirectory:
             if isinstance(entry, OSError) and os.path.lexists(f"{self._in.path}/{name}"):
                 self._put_off(name, entry, now)
                 continue
-            if isinstance(entry, entries.Claimed):  # else the owner withdrew the file
+            if isinstance(entry, entries.Claimed):  # otherwise the owner has withdrawn the file
                 claimed.append((entry, path, handed_in))
             if name in put_off:
                 self._in.forget(name)
@@ -375,7 +376,7 @@ class JobDirectory:
         except OSError as error:
             data = JobFileError("", f"{claimed.file_name} cannot be read: {error.strerror}")
             if is_shortage(error):
-                data = None  # tried again later, as large files are
+                data = None  # the file is read later, as large files are
         is_known = handed_in is None
         return Incoming(claimed.internal_id, claimed.file_name, data, handed_in_s, is_known, path, owner)
 
@@ -430,7 +431,7 @@ def _unusable(path: Path, error: OSError) -> ServiceError:
     )
 
 
-#: number of claimed files not yet fetched by the loop from which on no further files are claimed
+#: number of claimed files waiting for the event loop at which no further files are claimed
 _READY_MAX = 64
 _WAIT_MAX_S = 1.0
 
@@ -444,12 +445,12 @@ class ThreadedDirectory:
         """`open_directory` opens the directory, given a function for complaints, and may raise."""
         self._log = log
         self._thread = threading.Thread(target=self._serve, name="mallob-py-directory", daemon=True)
-        #: complaints of the thread, and its claimed files
+        #: complaints of the thread, and the files that the thread has claimed
         self._complaints: deque[str] = deque()
         self._ready: deque[Incoming] = deque()
         self._failure: BaseException | None = None
         self.known_files = 0
-        #: to the thread: whether the last `take` asked for files
+        #: whether the last `take` asked for files, as the thread needs to know
         self._has_room = True
         self._requests: deque[Callable[[], None]] = deque()
         #: job -> last checkpoint, which waits to be written
@@ -484,7 +485,7 @@ class ThreadedDirectory:
             raise self._failure
         taken = [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
         if taken:
-            os.eventfd_write(self._request_bell, 1)  # there is room again
+            os.eventfd_write(self._request_bell, 1)  # wake the thread: there is room for files again
         return taken
 
     def read_again(self, internal_id: int) -> Incoming:

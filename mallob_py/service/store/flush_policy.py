@@ -76,10 +76,10 @@ def flush_policy_of(client_dir: Path) -> FlushPolicy:
 
 def _flush(path: str | Path) -> None:
     try:
-        # Non-blocking, because anybody may put a pipe into `in/`.
+        # The file is opened non-blocking, because anybody may put a pipe into `in/`.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError):
-        return  # a file that was withdrawn, or that we may not read: we need not keep it safe
+        return  # the file was withdrawn, or this user may not read it
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode) or stat.S_ISDIR(mode):

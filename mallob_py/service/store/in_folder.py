@@ -2,7 +2,7 @@
 
 A file that inotify reports is complete. A file merely found (at start, by polling) may still be written: if
 it is no JSON yet, it is left alone until it has not changed for `SETTLE_S` (longer where inotify would report
-its completion). This time is measured with our clock between two looks, since a file server's clock may
+its completion). This time is measured by our clock between two checks, since a file server's clock may
 differ. Names that start with "~" or ".", and names of editors' copies, are ignored. An empty file is left
 alone for `REST_S`: it may soon be filled, or be a probe.
 
@@ -64,7 +64,7 @@ class Watching(enum.Enum):
     POLL = "poll"
 
 
-#: bytes read from the kernel's queue of events, about a thousand events
+#: number of bytes read at once from the kernel's queue of events: about a thousand events
 _READ_BYTES = 1 << 16
 
 
@@ -136,7 +136,7 @@ def is_remote(path: Path) -> bool:
 
 
 SETTLE_S = 1.0
-SETTLE_WATCHED_S = 30.0  # as SETTLE_S, where inotify works but may miss a slow writer's end
+SETTLE_WATCHED_S = 30.0  # with inotify: time without a change that makes a file complete
 POLL_INTERVAL_S = 0.05
 RESCAN_INTERVAL_S = 5.0  # period of listing beside inotify, which may miss events
 RETRY_DELAY_S = 1.0
@@ -248,7 +248,7 @@ class InFolder:
         self._rests.pop(name, None)
 
     def put_off(self, name: str, now: float) -> bool:
-        """Have `next_names` return a file again later that cannot be claimed now; tell whether it is new."""
+        """Have `next_names` return a file later that cannot be claimed now; return False if it did before."""
         is_new = name not in self.put_off_names
         self.put_off_names.add(name)
         self._complete.add(name)
@@ -257,7 +257,7 @@ class InFolder:
         return is_new
 
     def let_rest(self, name: str, now: float) -> None:
-        """Have `next_names` return an empty file again when it is reported complete, or has rested."""
+        """Have `next_names` return an empty file when it is complete, or has not changed for `REST_S`."""
         self.put_off_names.add(name)
         if self._watch is not None:
             self._complete.add(name)
@@ -266,7 +266,7 @@ class InFolder:
         self._note_deadline()
 
     def rested(self, now: float) -> set[str]:
-        """Return the empty files that have rested."""
+        """Return the empty files that have not changed for `REST_S`."""
         return {name for name, due_s in self._rests.items() if due_s <= now}
 
     def close(self) -> None:
@@ -329,7 +329,7 @@ class InFolder:
             if self._listing is None:
                 interval_s = POLL_INTERVAL_S if self._watch is None else RESCAN_INTERVAL_S
                 self._next_scan = now + interval_s
-                self._start_watch()  # the folder may have been replaced
+                self._start_watch()  # watch anew, since the folder may have been replaced
                 self._listing = os.scandir(self._own)
             entries = list(islice(self._listing, _LISTED_AT_ONCE))
         except OSError as error:

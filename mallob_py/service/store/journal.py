@@ -89,7 +89,7 @@ class FinishedLog:
         ended: dict[str, str] = {}
         for line in lines[-KEEP_MAX:]:
             identity, _, outcome = line.partition(_BETWEEN)
-            ended.pop(identity, None)  # of several jobs of one name, the last one counts, in its place
+            ended.pop(identity, None)  # of several jobs of one name, the last one counts
             ended[identity] = outcome
         return ended
 
@@ -110,7 +110,7 @@ class FinishedLog:
         kept = lines[-KEEP_MAX:]
         own_folder.replace_file(self.path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
         self._line_count = len(kept)
-        self.close()  # the descriptor is of the replaced file
+        self.close()  # the open descriptor belongs to the replaced file
 
 
 def ended_before(client_dir: Path) -> Callable[[str], bool]:
@@ -129,7 +129,7 @@ def ended_before(client_dir: Path) -> Callable[[str], bool]:
 _READ_MIN_BYTES, _READ_MAX_BYTES = 1 << 16, 1 << 24
 #: size of the largest file that is examined for damage, since this takes time per byte
 _LOOKED_INTO_BYTES_MAX = 1 << 28
-_FILE_NAME_SIZE_MAX = 200  # leaves room for id, state and suffix within the 255 bytes of a name
+_FILE_NAME_SIZE_MAX = 200  # leaves room in the 255 bytes of a name for id, state and suffix
 
 
 class Claim(NamedTuple):
@@ -153,7 +153,7 @@ class Journal:
         self.out_dir = client_dir / "out"
         self._dir = client_dir / "journal"
         self._refused_dir = client_dir / "refused"
-        # Strings, since pathlib would take a third of the time of a small job's reply.
+        # Paths are strings, since pathlib would take a third of the time of a small job's reply.
         self._in, self._out, self._own = (os.fspath(d) for d in (self.in_dir, self.out_dir, self._dir))
         self._finished = finished
         self._flush_policy = flush_policy
@@ -199,7 +199,7 @@ class Journal:
         return f"{self._out}/{decided.target}"
 
     def claim(self, file_names: Sequence[str], ids: InternalIds, rested: Container[str]) -> list[Claim]:
-        """Claim files of `in/`; `confirm_claims` must follow. `rested`: names to be claimed even if empty."""
+        """Claim files of `in/`; `confirm_claims` must follow. `rested`: names to claim even if empty."""
         self._flush([f"{self._in}/{name}" for name in file_names])  # a claimed file must be whole
         return [self._claim(name, ids, rested) for name in file_names]
 
@@ -234,7 +234,7 @@ class Journal:
         self._write([(internal_id, path, reply.body) for internal_id, path, reply in batch], self._own)
 
     def release(self, batch: Sequence[Decided]) -> None:
-        """Release answered files from being run again; to be called between `decide` and `publish`."""
+        """Drop or keep answered jobs' files, so that these jobs never run again; call before `publish`."""
         for decided in batch:
             if decided.chain is None:
                 self._dismiss(decided.internal_id)
@@ -277,7 +277,7 @@ class Journal:
             else:
                 os.unlink(path)
         except FileNotFoundError:
-            pass  # an earlier try did this
+            pass  # an earlier try has removed the file
         except (IsADirectoryError, PermissionError):
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 raise
@@ -324,7 +324,7 @@ class Journal:
             del self._claimed[claimed.internal_id]
             self._flush([self._own])
         kept = self._kept.get(chain, [])
-        while kept:  # the last one first, so that the rest is always a chain
+        while kept:  # the last revision first, so that the rest is a chain
             _remove(self.path(kept[-1]))
             kept.pop()
         self._kept.pop(chain, None)
@@ -406,7 +406,7 @@ class Journal:
             for temporary, (_, path, _) in zip(temporaries, files, strict=True):
                 _move(temporary, path)
         except OSError:
-            for temporary in temporaries:  # without these files, the next try may have room
+            for temporary in temporaries:  # without unfinished files, the next try may have room
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
             raise
@@ -423,7 +423,7 @@ class _Unpublished:
     decided: Decided
     #: path in the journal
     path: str
-    reply: Reply | None  # None: already written
+    reply: Reply | None  # None: the reply was written already
     on_decided: Callable[[], None] | None = None
     delay_s: float = 0.0
     due: float = -math.inf
@@ -604,7 +604,7 @@ def write_file(path: str | Path, data: bytes) -> None:
 @contextlib.contextmanager
 def opened_to_read(path: str, flags: int = 0) -> Iterator[int]:
     """Context manager of a descriptor of a file. Raises OSError."""
-    # Non-blocking, since a pipe may have replaced the file.
+    # The file is opened non-blocking, since a pipe may have replaced it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     try:
         yield descriptor

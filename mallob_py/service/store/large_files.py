@@ -127,7 +127,7 @@ def _decoded(data: bytes) -> JobFile | Interruption | JobFileError:
 
 
 def _main(path: str, applications: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for our parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the parent
     uses = {name: InputUse(use) for name, use in json.loads(applications).items()}
     request: JobFile | Interruption | tuple[str, str, str | None, str, str]
     try:

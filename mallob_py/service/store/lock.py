@@ -31,7 +31,7 @@ from mallob_py.service.store import own_folder
 from mallob_py.service.store.in_folder import is_remote
 
 _TRIES = 10
-_RETRY_DELAY_S = 0.02  # outlasts a client that just checks whether a service runs
+_RETRY_DELAY_S = 0.02  # longer than a client's check whether a service runs
 _NAME = ".lock"
 #: content of our lock files: the holder's text, or, after a full disk or a loss of power, part of it or zeros
 _TEXT = re.compile(rb"([0-9]{0,10}|[0-9]{1,10} [^\s]*\n?)\0*")
@@ -76,7 +76,7 @@ class DirectoryLock:
         hidden = self._path.with_name(f"~lock.{os.urandom(8).hex()}")
         descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            with contextlib.suppress(OSError):  # a file system without locks, as reported
+            with contextlib.suppress(OSError):  # the file system has no locks, which was reported
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.pwrite(descriptor, _own_text(), 0)
             os.rename(hidden, self._path)
@@ -97,7 +97,7 @@ class DirectoryLock:
         except FileNotFoundError:
             return True
         except OSError:
-            return False  # unknown
+            return False  # it is not known
         return not os.path.samestat(there, os.fstat(self._descriptor))
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ def _holder_of_another_user(client_dir: Path) -> str | None:
     try:
         status = os.lstat(client_dir / _NAME)
     except OSError:
-        return None  # we may not hand in jobs there either
+        return None  # this user may not hand in jobs there either
     if not stat.S_ISREG(status.st_mode):
         return None
     try:

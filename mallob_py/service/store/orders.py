@@ -27,7 +27,7 @@ from mallob_py.service import ServiceError
 from mallob_py.service.store import own_folder
 from mallob_py.service.store.in_folder import InotifyWatch, Watching, is_remote
 
-#: name below the api folder
+#: name of the folder of orders below the api folder
 FOLDER = "orders"
 #: file in the folder `orders` with the number of ranks after the last order; no one else uses this name
 _RANKS = "mallob-py.ranks"
@@ -100,7 +100,7 @@ def _replace(path: Path, content: object) -> None:
             file.write(msgspec.json.encode(content))
         hidden.rename(path)
     except OSError as error:
-        if error.errno in NO_ROOM:  # the empty file is ours
+        if error.errno in NO_ROOM:  # the empty file is this command's
             with contextlib.suppress(OSError):
                 hidden.unlink()
         raise
@@ -129,7 +129,7 @@ class OrderFolder:
             if not polls:
                 try:
                     self._watch = InotifyWatch(self.path)
-                except OSError as error:  # for example, all inotify instances are in use
+                except OSError as error:  # inotify fails, for example, if all instances are in use
                     log(f"inotify does not work here ({error.strerror}); polling {self.path}")
                     polls = True
             #: polling period; inf: inotify reports news
@@ -160,7 +160,7 @@ class OrderFolder:
     def read(self, name: str) -> Order | None:
         """Read an order; None: the order was withdrawn. Raises ServiceError if the file is no order."""
         try:
-            # Non-blocking for pipes, and only a file in this very folder is read.
+            # `open_file` neither waits at a pipe nor follows a link out of this folder.
             with open(own_folder.open_file(self.path / name, os.O_RDONLY), "rb") as content:
                 order: Order = msgspec.json.decode(content.read(_ORDER_BYTES_MAX), type=Order)
                 return order
@@ -210,7 +210,7 @@ class OrderFolder:
             self._watch = None
 
 
-# --- from outside --------------------------------------------------------------------------
+# --- functions for other processes ---------------------------------------------------------
 
 
 def give(api_dir: Path, order: Order) -> Path:

@@ -71,7 +71,7 @@ def remove_files(folder: int, names: re.Pattern[str]) -> None:
                 os.unlink(name, dir_fd=folder)
 
 
-# --- files of ours --------------------------------------------------------------------------
+# --- files of this user ---------------------------------------------------------------------
 
 
 def open_file(path: str | Path, flags: int, mode: int = 0o600, within: int | None = None) -> int:

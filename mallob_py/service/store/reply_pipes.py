@@ -110,7 +110,7 @@ class ReplyPipes:
             pass
         except OSError:
             if pipe.writer >= 0:
-                return False  # the reader has gone
+                return False  # the reader has closed the pipe
         pipe.due_s = now + pipe.delay_s
         pipe.delay_s = min(2 * pipe.delay_s, _RETRY_MAX_S)
         return now < pipe.give_up_s

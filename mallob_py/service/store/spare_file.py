@@ -38,7 +38,7 @@ class SpareFile:
                 return False
             # Python follows the link in /proc only if it gets a folder's descriptor; any descriptor will do.
             os.link(f"/proc/self/fd/{self._descriptor}", path, src_dir_fd=self._descriptor)
-        except OSError:  # for example no room, or the name exists, which the usual way reports
+        except OSError:  # such as no room: the usual way to write reports the error
             return False
         finally:
             self.close()

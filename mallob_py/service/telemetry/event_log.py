@@ -47,7 +47,7 @@ from mallob_py.service.store import own_folder
 PARTS = 10
 #: greatest number of files of a rank: a service that fails at each start must not fill the folder with logs
 _FILES_MAX = 1000
-#: time between looks for old parts
+#: time between two checks for old parts
 _LOOK_S = 3600.0
 _RUN = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}Z")
 _PART = re.compile(r"(.+?)(?:\.(\d+))?\.jsonl")
@@ -171,7 +171,7 @@ def _written_s(path: Path) -> float:
 def _remove(path: Path) -> None:
     with contextlib.suppress(OSError):
         path.unlink()
-        path.parent.rmdir()  # unless other ranks' logs are there
+        path.parent.rmdir()  # this fails if logs of other ranks are in the folder
 
 
 #: the events that describe the run: at its start, and at the start of each further part of a log

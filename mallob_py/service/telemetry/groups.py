@@ -31,10 +31,10 @@ from mallob_py.service.telemetry.status import EndedJob, GroupStatus, ServiceSta
 
 #: a user, and the name of a group of that user
 GroupKey: TypeAlias = tuple[str, str]
-#: number of a client, and name of a job there, whose user is that of the group
+#: (number of a client, name of a job at this client); the job's user is the user of the group
 JobKey: TypeAlias = tuple[int, str]
 
-#: shortest pause between two looks; pause as a multiple of a look's time
+#: shortest pause between two reads of all groups; pause as a multiple of the time that a read takes
 _LOOK_DELAY_S, _LOOK_SHARE = 0.05, 4.0
 #: longest wait for a reply's line in the history, which follows in the same turn of the service
 _LINE_TIMEOUT_S = 5.0
@@ -159,7 +159,7 @@ def groups_of(
 
 
 def rest(began_s: float) -> None:
-    """Sleep after a look that began at `began_s`, so that looks take at most a fifth of the time."""
+    """Sleep after reading the groups from `began_s` on, so that reading takes at most a fifth of the time."""
     time.sleep(max(_LOOK_DELAY_S, _LOOK_SHARE * (time.monotonic() - began_s)))
 
 
@@ -195,7 +195,7 @@ class GroupWatch:
     def wait(self, group: Group, meanwhile: Callable[[int, int], None] = lambda ended, jobs: None) -> Group:
         """Wait until no job of the group is live, and return the group then.
 
-        `meanwhile` is called after each look with the numbers of ended jobs and of all jobs; it may raise.
+        `meanwhile` is called after each check with the numbers of ended jobs and of all jobs; it may raise.
         """
         key, awaited = (group.user, group.name), set(group.live)
         began_s = time.monotonic()
@@ -208,7 +208,7 @@ class GroupWatch:
         group = self.look().get(key, group)
         while not all(self._is_told(group.ended.get(name)) for name in awaited):
             if time.monotonic() >= began_s + _LINE_TIMEOUT_S:
-                break  # a crash at the moment of a reply can lose its line
+                break  # a crash at the moment of a reply can lose its line in the history
             time.sleep(_LOOK_DELAY_S)
             group = self.look().get(key, group)
         return group
@@ -273,7 +273,7 @@ def par2(jobs: Sequence[EndedJob], cutoff_s: float | None) -> float | None:
     return (sum(solved) + others * 2 * (cutoff_s or 0.0)) / len(jobs)
 
 
-# --- results, with what the replies say ----------------------------------------------------
+# --- results, with fields of replies -------------------------------------------------------
 
 
 class _Answer(msgspec.Struct):
@@ -291,7 +291,7 @@ class _Reply(msgspec.Struct):
 
 
 class ResultRow(msgspec.Struct, frozen=True):
-    """One job of a group: its ending and fields of its reply. `settings`: those that differ in the group."""
+    """One job of a group: its ending and fields of its reply. `settings`: only settings that differ."""
 
     job: EndedJob
     input: str

@@ -57,7 +57,7 @@ class HistoryWriter:
             size_bytes = os.fstat(descriptor).st_size
             data = b"".join(self._waiting)
             if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":
-                data = b"\n" + data  # ends an incomplete line that a crash has left
+                data = b"\n" + data  # this ends an incomplete line that a crash has left
             if os.write(descriptor, data) < len(data):
                 os.ftruncate(descriptor, size_bytes)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
@@ -116,7 +116,7 @@ def _lines_of(path: Path, bytes_max: int) -> Iterator[EndedJob]:
 
 
 def old_lines(path: Path, before_s: float) -> Iterator[tuple[EndedJob | None, int]]:
-    """Yield (job, where its line ends [bytes]) for jobs that ended before a time, until a younger one comes.
+    """Yield (job, end of its line [bytes]) for each job that ended before a time, up to the first later job.
 
     The job None stands for an unreadable line. Raises OSError.
     """

@@ -39,7 +39,7 @@ class Measure:
 def fair_shares(priorities: Sequence[float], demands: Sequence[int], pes: int) -> list[float]:
     """Return jobs' fair shares in PEs, in the given order. Priorities and demands must be above 0."""
     order = sorted(range(len(priorities)), key=lambda job: demands[job] / priorities[job])
-    # Summed from the end, since differences of sums would lose small priorities beside large ones.
+    # The sums are made from the end, since differences of sums would lose small priorities beside large ones.
     priorities_from = list(accumulate(priorities[job] for job in reversed(order)))[::-1]
     shares = [0.0] * len(priorities)
     left = pes

@@ -17,7 +17,7 @@ from mallob_py.service.store.entries import reply_name
 from mallob_py.service.telemetry.history import RecentHistory
 from mallob_py.service.telemetry.status import read_live_status
 
-#: greatest number of bytes read at once, above the size of our files
+#: greatest number of bytes read at once, more than any output file has
 _READ_BYTES_MAX = 16 << 20
 
 

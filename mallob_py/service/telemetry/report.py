@@ -264,9 +264,9 @@ def _fill_end(row: JobRow, event: Event) -> None:
     row.response_s = _number(event, "response_s")
     row.wallclock_s = _number(event, "wallclock_s")
     row.pe_s = _number(event, "pe_s")
-    row.cpu_s = _number(event, "cpu_s") or None  # not known in simulations
+    row.cpu_s = _number(event, "cpu_s") or None  # simulations do not know the CPU time
     row.max_volume = _integer(event, "max_volume")
-    if peak_bytes := _integer(event, "peak_memory_bytes"):  # not known in simulations
+    if peak_bytes := _integer(event, "peak_memory_bytes"):  # simulations do not know peaks
         row.peak_memory_mb = peak_bytes / 1e6
 
 

@@ -107,7 +107,7 @@ def sum_of(all_totals: Iterable[Totals]) -> Totals:
 
 STATUS_FILE_NAME = "status.json"
 STALE_AFTER_S = 5.0
-#: file below the api folder; its modification time is that of the last look
+#: file below the api folder; its modification time is that of the last call of `look`
 _LOOK_PATH = "web/looking"
 _LOOK_LASTS_S = 5.0
 
@@ -151,7 +151,8 @@ class JobStatus(JobTerms, frozen=True):
     group: str = ""
     client: int = 0
     balanced_priority: float = 0.0
-    # --- before it runs
+    # --- facts about a job that does not run yet
+
     #: some of the job's dependencies that have not ended, and the number of all such dependencies
     waits_for: tuple[str, ...] = ()
     waits_for_count: int = 0
@@ -166,7 +167,8 @@ class JobStatus(JobTerms, frozen=True):
     crashes: int = 0
     crashes_max: int = 0
     is_suspect: bool = False
-    # --- once the PEs know of it
+    # --- facts about a job that the PEs know
+
     #: bound of the job's demand: its own bound, or its part of its user's bound
     demand_bound: int = 0
     #: number of workers that the job's application could use; None: any number
@@ -303,7 +305,7 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     started: float = 0.0
     totals: Totals = Totals()
     processes: tuple[ClientProcess, ...] = ()
-    #: the job of each PE; None: no reader has called `look`
+    #: the job of each PE; None: no reader has asked for it by `look`
     workers: tuple[WorkerPlace, ...] | None = None
     #: number of jobs in each state
     states: Mapping[str, int] = {}
@@ -391,7 +393,8 @@ def _users_of(parts: Iterable[ServiceStatus]) -> dict[str, UserStatus]:
             if (known := users.get(name)) is None:
                 users[name] = user
                 continue
-            # Each client's `at_work` counts all clients already; the largest number is the latest.
+            # Each client's `at_work` counts the jobs at all clients, so these numbers are not added: the
+            # largest is the latest.
             users[name] = msgspec.structs.replace(
                 user,
                 jobs=known.jobs + user.jobs,
@@ -422,7 +425,7 @@ def read_live_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
     return None if status is None or status.is_stale() else status
 
 
-#: time for which a status is watched for a change, which a service makes once a second; pause between looks
+#: time for which a status is watched for a change, which a service makes once a second; pause between reads
 _WATCHED_S, _LOOK_S = 3.0, 0.1
 
 

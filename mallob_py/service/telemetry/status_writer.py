@@ -3,7 +3,8 @@
 The file is bounded: it lists at most OTHERS_MAX jobs that do not run (all are counted), the last ENDED_MAX
 ended jobs, and the last GROUPS_MAX groups; long texts are cut.
 
-While a user looks, client 0 asks all ranks for their workers' jobs shortly before it writes.
+While a reader wants the job of each PE, client 0 asks all ranks for their workers' jobs shortly before it
+writes.
 
 The module also has the message of an ending client about its unfinished work.
 """
@@ -199,7 +200,7 @@ class StatusWriter:
         self._ended.append(job)
         self._history.add(job)
         if not self._history_problem:
-            self.deadline_s = -math.inf  # the job's line is written in this turn
+            self.deadline_s = -math.inf  # the history is written in this turn of the loop
 
     def _write_history(self, now: float) -> None:
         try:
@@ -209,7 +210,7 @@ class StatusWriter:
             problem = f"cannot write the history: {error.strerror}"
             if problem != self._history_problem:
                 self._rank.log.write(now, LogEvent.PROBLEM, {"message": problem})
-            self._history_problem = problem  # each status tries again
+            self._history_problem = problem  # the next status tries again to write the history
 
     def write(self, now: float) -> None:
         """Write the status file. Raises OSError."""
@@ -233,7 +234,7 @@ class StatusWriter:
             busy=balancer.total_volume,
             jobs=tuple(self._job_status(job, volumes.get(job, 0), now) for job in listed),
             clients=self._clients,
-            started=time.time() - now,  # by the present setting of the clock
+            started=time.time() - now,  # the start, by the present setting of the clock
             totals=self.counters.totals(),
             processes=(self._process,),
             workers=self._node.reports.roll.workers(),
