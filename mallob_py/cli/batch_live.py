@@ -227,7 +227,7 @@ def _ask(options: Live, request: requests.Request, what: str = "") -> requests.A
 
 
 def folded(lines: Sequence[JobLine]) -> Iterator[JobLine]:
-    """Yield the lines; an array's jobs in the same state share a line, whose name tells how many they are."""
+    """Yield the lines of the queue; jobs of an array in one state share a line, with their number."""
     counts = Counter((line.array, line.state) for line in lines)
     for line in lines:
         count = counts.pop((line.array, line.state), 0) if line.array else 1

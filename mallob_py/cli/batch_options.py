@@ -126,8 +126,8 @@ class TraceOptions(Config):
         ("batch", "pyss", "elastisim"),
         "batch",
         INPUT,
-        "order the events within a second as this simulator (default: batch: all ends and submissions "
-        "before one decision)",
+        "order events of the same second as this simulator does (default: batch: all ends and submissions "
+        "of the second, then one decision)",
     )
     malleable: float = option(
         "--malleable SHARE",
@@ -333,7 +333,7 @@ class BatchServeOptions(Live):
         values.duration_s,
         86400.0,
         SCHEDULING,
-        "time limit of jobs that name none (default: 1d)",
+        "time limit of jobs that have none of their own (default: 1d)",
     )
 
     def validate(self) -> None:

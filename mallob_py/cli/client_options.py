@@ -205,7 +205,7 @@ class SubmitOptions(_Terms, Wishes, _Client):
         if self.again_of is not None:
             flag = "--failed-of" if self.failed_of else "--unsolved-of"
             if self.failed_of and self.unsolved_of:
-                raise OptionError("--failed-of is a part of --unsolved-of; say one of them")
+                raise OptionError("--unsolved-of includes the jobs of --failed-of; give one of them")
             if self.files or self.name or self.is_sweep or self.results:
                 raise OptionError(
                     f"{flag} hands in jobs as they were; leave out FILE, --name, sweeps and result files"

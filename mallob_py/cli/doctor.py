@@ -148,7 +148,7 @@ def run_doctor(options: DoctorOptions) -> int:
     return 1 if faults else 0
 
 
-# --- looking ----------------------------------------------------------------------------------
+# --- reading the facts ------------------------------------------------------------------------
 
 
 def look(api_dir: str, hosts: Sequence[str] = ()) -> Machine:
@@ -372,7 +372,7 @@ def _see(host: str) -> HostSeen:
                 text=True,
                 errors="replace",
                 env=for_any_step(os.environ) if SLURM_JOB in os.environ else None,
-                start_new_session=True,  # so that the shell can be killed with its children
+                start_new_session=True,  # the shell must be killed with its children
             )
         except OSError:
             return seen._replace(error=f"there is no {shell[0]} here")
@@ -399,7 +399,7 @@ def _heard(seen: HostSeen, asked: subprocess.Popen[str]) -> HostSeen:
     for line in asked.stdout:
         ours, _, said = line.strip().partition(" ")
         if ours != "mallob-py":
-            continue  # a greeting of the host's shell
+            continue  # the line is a greeting of the host's shell
         key, _, value = said.partition(" ")
         told[key] = value
         if key == "time":
@@ -417,7 +417,7 @@ def _heard(seen: HostSeen, asked: subprocess.Popen[str]) -> HostSeen:
     return seen._replace(ahead_s=ahead_s, version=told.get("version", ""), blocked=tuple(blocked))
 
 
-# --- judging ----------------------------------------------------------------------------------
+# --- judging the facts ------------------------------------------------------------------------
 
 
 def examine(machine: Machine) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from mallob_py.cli.option_sources import suggestion
 from mallob_py.cli.study_options import DocsOptions
 
 _PACKAGE = Path(mallob_py.__file__).parent
-#: line of a document in whose place docstrings are shown, with the site's options below the line
+#: pattern of a line that stands for docstrings in a document, with the site's options in the lines below
 _PLACE = re.compile(r"^::: ([\w.]+)\n(?: +.*\n)*", re.MULTILINE)
 #: files for other programs
 _FILES = ("*.json", "*.yml", "compose/*")

@@ -23,7 +23,7 @@ from mallob_py.service.telemetry.history import RecentHistory, read_history
 from mallob_py.service.telemetry.status import EndedJob
 from mallob_py.text_table import as_text, format_table
 
-#: time between two looks for newly ended jobs
+#: time between two checks for newly ended jobs
 _PERIOD_S = 0.5
 _WAYS = (*(each.value for each in Outcome), "refused")
 #: results that `--state` accepts even if no job has had them yet

@@ -37,7 +37,7 @@ def raise_in_command() -> None:
 
 def let_go() -> None:
     """From now on, let Ctrl-C kill the process: an interpreter that ends would print a traceback."""
-    in_charge = threading.current_thread() is threading.main_thread()  # else a program has embedded `main`
+    in_charge = threading.current_thread() is threading.main_thread()  # else a program embeds `main`
     if in_charge and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

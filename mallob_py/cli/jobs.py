@@ -453,7 +453,7 @@ def _reply_path(client_dir: Path, identity: str) -> Path:
     return client_dir / "out" / reply_name(identity)
 
 
-# --- replies, for both ---------------------------------------------------------------------
+# --- replies, for submit and wait ----------------------------------------------------------
 
 
 class ReplyPrinter:

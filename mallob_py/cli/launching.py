@@ -71,7 +71,7 @@ def begin_early(words: Sequence[str]) -> None:
     """
     global _servers
     if os.environ.keys().isdisjoint(OF_RANKS):
-        gc.disable()  # during the imports, whose objects stay: collecting would take a twelfth of the time
+        gc.disable()  # imported objects stay: collecting would take a twelfth of the imports' time
         named = dict.fromkeys(word if word in OURS else application_of(word) for word in words)
         others = [name for name in named if name != DEFAULT_APPLICATION]
         _servers = ForkedServers(tuple(others or (DEFAULT_APPLICATION,)))
@@ -147,7 +147,7 @@ def run_run(options: RunOptions) -> int:
 
 
 def _leave_launcher_of_one(ranks: int | None) -> None:
-    """Forget a launcher of only one process if several ranks are wanted, so that this command starts them."""
+    """Ignore a launcher that started one process if several ranks are wanted: this command starts them."""
     is_ours = EXIT_FILE_VARIABLE in os.environ or INVITED_VARIABLE in os.environ
     if (ranks or 0) > 1 and in_mpi_world() and not is_ours and declared_world_size(os.environ) == 1:
         forget_launcher_of_one(os.environ)
@@ -218,7 +218,7 @@ def _check_laws(options: RunOptions) -> int:
 
 
 def _log_loans(folder: str | None) -> None:
-    """Make the folder of loan logs, and name it to workers by the environment."""
+    """Make the folder for logs of lent tasks; pass its path to workers by an environment variable."""
     if folder is None:
         return
     from mallob_py.kit.bags.application import LOG_LOANS
@@ -276,7 +276,7 @@ def run_serve(options: ServeOptions) -> int:
         now = options if end_s is None else with_time_left(options, end_s - time.monotonic())
         if _allows_forks():
             return _run_forks(now, count, env, stops)
-        # These options come last, because the last value of a repeated option counts.
+        # The changed options come last, because the last value of a repeated option counts.
         argv = ["-m", "mallob_py.cli.main", *sys.argv[1:]]
         if count != ranks:
             argv += ["-n", str(count)]
@@ -303,7 +303,7 @@ def with_time_left(options: ServeOptions, left_s: float) -> ServeOptions:
 
 def _allows_forks() -> bool:
     """Tell whether ranks can be forks of this process; if so, import what ranks need."""
-    if threading.active_count() > 1:  # for example the thread that takes a scheduler's orders
+    if threading.active_count() > 1:  # such as the thread that takes a scheduler's orders
         return False
     from mallob_py.runtime.world.forked_world import library_allows_forks
 
@@ -349,7 +349,7 @@ def _wait_for_folders(options: ServeOptions, until_s: float) -> bool:
     from mallob_py.service.store.lock import holder_of
 
     folders = [Path(options.api_dir).absolute() / f"jobs.{client}" for client in range(options.clients)]
-    is_told = any(os.environ.get(name, "0") != "0" for name in RANK_VARIABLES)  # the first rank reports this
+    is_told = any(os.environ.get(name, "0") != "0" for name in RANK_VARIABLES)  # the first rank reports it
     with StopRequests() as stops:
         while held := next(((each, who) for each in folders if (who := holder_of(each)) is not None), None):
             if not is_told:
@@ -410,7 +410,7 @@ def ranks_of(options: SolveOptions | RunOptions | ServeOptions) -> int:
     Raises CommandError if memory or limits of processes do not suffice.
     """
     for limit, needed, what, flag in _RANK_LIMITS:
-        if 0 <= (allowed := resource.getrlimit(limit)[0]) < needed:  # less than 0: no limit
+        if 0 <= (allowed := resource.getrlimit(limit)[0]) < needed:  # a value below 0 means no limit
             raise CommandError(
                 f"a process may have {allowed >> 20} MB of {what}, and a rank needs {needed >> 20} MB:"
                 f" raise this limit (ulimit {flag})"

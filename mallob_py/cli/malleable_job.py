@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: environment variable with the folder of orders for `solve` and `run`, as their option `--orders`
 ORDERS_VARIABLE = "MALLOB_PY_ORDERS"
 _LOOK_S = 0.02
-#: number of looks after which an unchanged wish is told again, since the scheduler may have been restarted
+#: number of checks after which an unchanged wish is sent again, since the scheduler may have been restarted
 _AGAIN_LOOKS = 10
 
 
@@ -46,14 +46,14 @@ def allotted() -> int | None:
 
 
 def evolves() -> bool:
-    """Tell whether there is a scheduler that expects the job's wishes."""
+    """Tell whether a scheduler expects to hear how many slots the job could use."""
     return os.environ.get("ELASTIC") == "evolving" and allotted() is not None
 
 
 class Reports:
     """The reports of a job to its scheduler; `look` sends them as the job progresses.
 
-    `expectation`: the wishes of an evolving job; None: the job has no wishes.
+    `expectation`: the slots that an evolving job expects to use; None: the job does not evolve.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ def _locked(place: Path) -> DirectoryLock:
         OrderFolder(place, is_new_service=False).close()
         lock = DirectoryLock(place / FOLDER, tell)
         try:
-            OrderFolder(place, is_new_service=True).close()  # removes orders left by an earlier command
+            OrderFolder(place, is_new_service=True).close()  # this removes orders of an earlier command
         except BaseException:
             lock.close()
             raise
@@ -228,7 +228,7 @@ class _Job:
                     order = None
             except ServiceError:  # the ranks are not up yet
                 order = None
-        raise SystemExit  # ends this thread only
+        raise SystemExit  # this ends the present thread only
 
     def _give_up(self, why: str) -> None:
         tell(f"the batch scheduler's order cannot be carried out: {why}; the number of ranks stays as it is")

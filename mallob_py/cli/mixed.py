@@ -45,7 +45,7 @@ USERS = ("ada", "bob", "cyd", "dan")
 OPTIMISE_S, LIMIT_S = 8.0, 60.0
 _LOOK_S = 0.25
 _REVISIONS = 6
-#: greatest ratio of costs that counts, and the ratio that counts without a solution
+#: greatest ratio of costs that is counted; also the ratio of a job without a solution
 _RATIO_MAX = 2.0
 _GRID = 160
 _REMARKS = """\
@@ -53,7 +53,8 @@ Response: time from a job's arrival to its answer, in s; alone: from its beginni
 formulas, where a formula without an answer counts twice the limit. Cost: mean ratio of a job's best cost to
 the smallest cost found in any way. Area: mean of this ratio over the time from the arrival to the limit; it
 is 2 before the first solution. Slowdown: mean ratio of a job's response to its response alone. Fairness:
-Jain's index of the users' mean slowdowns; 1: all are equal. Behind ±: half of a 95 % interval over rounds.
+Jain's index of the users' mean slowdowns; 1: all are equal. The number after ± is half the width of a 95 %
+interval over rounds.
 Queue / pool, pool / alone: geometric mean of jobs' ratios of responses, with a 95 % interval over jobs."""
 
 
@@ -233,7 +234,7 @@ def _text_of_script(rng: random.Random) -> str:
     )
 
 
-# --- the stream and the ways to play it --------------------------------------------------------------
+# --- the stream, and the ways to run it --------------------------------------------------------------
 
 
 def kinds() -> list[str]:

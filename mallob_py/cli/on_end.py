@@ -87,7 +87,7 @@ class OnEnd:
                     env=os.environ | told,
                     start_new_session=True,
                 )
-        except (OSError, ValueError) as error:  # for example a name that the environment cannot hold
+        except (OSError, ValueError) as error:  # such as a name that the environment cannot hold
             tell(f"--on-end: {error}; not run for {told['MALLOB_PY_JOB']}")
             return
         self._running.append(_Running(process, job, time.monotonic() + LIMIT_S))
@@ -120,8 +120,8 @@ def start(api_dir: Path, command: str) -> None:
         start_new_session=True,
     )
     assert process.stdin is not None
-    os.dup(process.stdin.fileno())  # this copy stays open when `process` is garbage
-    process.returncode = 0  # nobody waits for the process: it ends after us, with its last commands
+    os.dup(process.stdin.fileno())  # this copy of the pipe stays open when `process` is collected
+    process.returncode = 0  # this process never waits for it: it ends later, with its last commands
 
 
 def main() -> None:

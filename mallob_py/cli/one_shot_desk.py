@@ -48,7 +48,7 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OneDesk(Desk):
-    """The desk on one rank, a stand-in on all others. If the desk's rank is lost, the desk moves to another.
+    """The part that submits jobs, on one rank; a stand-in on all others. It moves if its rank is lost.
 
     Only the desk's rank knows the answered jobs. So it must report them to the other ranks after each answer,
     also after the last one: by messages, and to the ranks of its host by a file as well, because messages of
@@ -113,7 +113,7 @@ class OneDesk(Desk):
     def _follow(self) -> None:
         self._hear_of_ranks()
         if self.desk is not None:
-            self.tell_answered(self._answered)  # also to newcomers
+            self.tell_answered(self._answered)  # newcomers must hear of them, too
         elif self._is_ours():
             self._rank.set_desk(self._begin())
 
@@ -152,7 +152,7 @@ class OneShotDesk(Desk):
     @abstractmethod
     def _job_ended(self, ended: JobEnded, now: float) -> None: ...
 
-    # --- the event loop's side ------------------------------------------------------------
+    # --- calls of the event loop ----------------------------------------------------------
 
     @property
     def deadline_s(self) -> float:

@@ -51,7 +51,7 @@ _ELSEWHERE = (
 
 
 class OptionError(Exception):
-    """The error, in one line, that an option is unknown, unreadable or contradicts another option."""
+    """Error, in one line: an option is unknown, unreadable, or contradicts another option."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +141,7 @@ def declare(spec: OptionSpec, default: Any) -> Any:
 
 
 def table(options_class: type[CommandOptions]) -> dict[str, tuple[OptionSpec, Any]]:
-    """Return a command's rows: field name (applications' options: `field.key`) -> (row, default)."""
+    """Return a command's table: field name, or `field.key` for an application's option -> (row, default)."""
     rows: dict[str, tuple[OptionSpec, Any]] = {}
     for field in dataclasses.fields(options_class):
         if "option" in field.metadata:
@@ -358,7 +358,7 @@ def _parsed_toml(spec: OptionSpec, value: Any, source: str) -> Any:
 
 
 def _read_toml(config_path: str) -> dict[str, Any]:
-    import tomllib  # imported late, because only a given file needs it
+    import tomllib  # imported late, because only a configuration file needs it
 
     try:
         with open(config_path, "rb") as file:

@@ -260,7 +260,7 @@ def run_man(options: ManOptions) -> int:
     page.description = "share cores among many malleable jobs, such as SAT formulas"
     page.source = f"mallob-py {__version__}"
     page.manual = "User commands"
-    page.date = ""  # so that the page of a version is always the same
+    page.date = ""  # without a date, the page of a version is always the same
     page.add_section("exit status", "=", _EXIT_STATUS)
     print(page, end="")
     return 0

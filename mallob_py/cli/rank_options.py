@@ -445,7 +445,7 @@ def _same_file(one: str, other: str) -> bool:
     return not os.path.exists(one) or os.path.isfile(one)
 
 
-# --- for ranks, which import more -------------------------------------------------------
+# --- code for ranks, which import more --------------------------------------------------
 
 
 def settings_of(

@@ -10,7 +10,7 @@ from mallob_py.cli.values import printable
 
 _WIDTH = 100
 _INDENT = "  "
-#: fields of a result that `answer_lines` omits, or shows outside of its lines of fields
+#: fields of a result that `answer_lines` omits, or does not show in a line of their own
 _SAID = frozenset(("resultcode", "resultstring", "outcome", "solution"))
 
 

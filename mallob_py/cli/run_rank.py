@@ -196,7 +196,7 @@ class RunDesk(OneShotDesk):
     def _end(self) -> None:
         self._is_over = True
         self._tell_answered(Answered(1, code=self._code))
-        self._is_busy = False  # so the next turn ends all ranks, after the other ranks were told
+        self._is_busy = False  # the loop's next turn ends all ranks, after they were told the answer
 
     # --- progress ---------------------------------------------------------------------------
 

@@ -226,7 +226,7 @@ class ClientDesks(Desk):
         for rank, data in wanted.said:
             service.hear(rank, data, now)
 
-    # --- the event loop's side ------------------------------------------------------------
+    # --- calls of the event loop ----------------------------------------------------------
 
     def fileno(self) -> int:
         return self._epoll.fileno()

@@ -47,7 +47,7 @@ from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
 _GRACE_S = 3.0
 #: greatest number of files whose jobs share the ranks
 _AT_ONCE_MAX = 1024
-#: shortest time between two looks at the time that reading has used
+#: shortest time between two checks of the time that reading has used
 _LOOK_MIN_S = 0.05
 
 
@@ -113,7 +113,7 @@ class SolveDesk(OneShotDesk):
         super().__init__(rank, options.time_limit_s if self._is_single else None)
         #: time limit of each of several files
         self._each_limit_s = None if self._is_single else options.time_limit_s
-        #: time of the next look at files that are being read
+        #: time of the next check of the files that are being read
         self._look_at_s = math.inf
         self._tell_answered = tell_answered
         self._quiet = options.quiet
@@ -133,7 +133,7 @@ class SolveDesk(OneShotDesk):
         self._table = table
         self._is_for_terminal = output is sys.stdout and sys.stdout.isatty() and not options.quiet
         if "solutions" in self._configuration and self._is_single and options.time_limit_s is not None:
-            # An answer offered within the grace counts; after the grace, a job without an answer is
+            # An answer offered within _GRACE_S after the limit counts; later, a job without an answer is
             # interrupted.
             self._answers_by_s = self._limit_s
             self._limit_s += _GRACE_S
@@ -439,7 +439,7 @@ class SolveDesk(OneShotDesk):
         self, file: _File, code: int, solution: Sequence[int] | bytes, fields: Mapping[str, Any]
     ) -> Iterator[str]:
         if not self._is_single:
-            yield f"{file.application.comment or '; '}{printable(file.path)}\n"  # names the answer's file
+            yield f"{file.application.comment or '; '}{printable(file.path)}\n"  # the answer's file
         several = {"solutions": True} if "solutions" in self._configuration else {}
         result = {**fields, "resultcode": code, **several}
         for line in file.application.answer_lines(result, solution):

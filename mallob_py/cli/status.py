@@ -429,7 +429,7 @@ def _events() -> Iterator[Callable[[float], str]]:
         signal.set_wakeup_fd(-1)
 
 
-# --- the picture of the service ------------------------------------------------------------
+# --- the view of the service ---------------------------------------------------------------
 
 
 _BAR_CELLS = 20
@@ -441,7 +441,7 @@ def picture(
     """Return the whole view, in at most `lines` lines of `columns` cells."""
     head = summary(status)
     jobs = in_order(status.jobs, sort, is_reversed)
-    room = max(1, lines - len(head) - 3)  # without the head, an empty line, the table's header and rule
+    room = max(1, lines - len(head) - 3)  # lines without head, empty line, header and rule
     shown = jobs if len(jobs) <= room and len(jobs) >= status.job_count else jobs[: max(1, room - 1)]
     parts: list[RenderableType] = [*head]
     if shown:

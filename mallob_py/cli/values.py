@@ -329,7 +329,7 @@ def json_object(text: str) -> dict[str, Any]:
     return found
 
 
-# --- to text -------------------------------------------------------------------------------
+# --- conversion to text --------------------------------------------------------------------
 
 
 def age_text(age_s: float) -> str:

@@ -204,7 +204,7 @@ def test_jobs_whose_replies_are_gone_are_told_of_and_the_others_handed_in(
         (("--failed-of", "g", "f.cnf"), "leave out FILE"),
         (("--failed-of", "g", "--name", "n"), "--name"),
         (("--unsolved-of", "g", "--set", "seed=1..3"), "sweep"),
-        (("--failed-of", "g", "--unsolved-of", "g"), "say one of them"),
+        (("--failed-of", "g", "--unsolved-of", "g"), "give one of them"),
     ],
 )
 def test_what_contradicts_jobs_as_they_were_is_refused(arguments: tuple[str, ...], error: str) -> None:
