@@ -1,7 +1,7 @@
 """Bag jobs in virtual time: workers come and go, die, are stopped, and the result must be exact.
 
-The life of such a job is data, a `BagPlan`: a tree, times, and events of workers. `draw_plan` makes a plan
-from a seed. As with plans of clusters (`plan.py`), a plan with a part left out plays like the whole plan
+What happens to such a job is data, a `BagPlan`: a tree, times, and events of workers. `draw_plan` makes a
+plan from a seed. As with plans of clusters (`plan.py`), a plan with a part left out plays like the whole plan
 except where the part matters: each random number follows from the seed and from the thing that it is about (a
 worker is named by its index and by the number of earlier workers on that seat).
 
@@ -43,8 +43,8 @@ from mallob_py.simulation.shrinking import Failure, failure_by
 from mallob_py.trees import children_of, parent_of
 
 
-class Deed(Enum):
-    """The events in a job's life."""
+class EventKind(Enum):
+    """The kinds of events of a bag job's workers."""
 
     VOLUME = "volume"
     LEAVE = "leave"
@@ -62,12 +62,12 @@ class Event(msgspec.Struct, frozen=True):
     """
 
     at_s: float
-    deed: Deed
+    kind: EventKind
     value: int
 
 
 class Slow(msgspec.Struct, frozen=True, order=True):
-    """Message `number` from one worker to another, each worker given as (index, turn on that seat)."""
+    """Message `number` between two workers; (index, turn) is the worker number `turn` at that index."""
 
     source: tuple[int, int]
     dest: tuple[int, int]
@@ -75,7 +75,7 @@ class Slow(msgspec.Struct, frozen=True, order=True):
 
 
 class BagPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A job with its events. With `slow`, all other messages take the shortest time."""
+    """A bag job and its events. If `slow` names messages, all other messages take the shortest time."""
 
     seed: int
     #: depth of the tree whose nodes are the tasks
@@ -83,14 +83,14 @@ class BagPlan(msgspec.Struct, frozen=True, kw_only=True):
     task_s: float
     #: average delay of messages; most messages take less
     delay_s: float
-    #: share of returned messages among messages to workers that are gone; the others are lost
+    #: share of messages to lost or departed workers that come back to their senders; the others are lost
     come_back: float = 1.0
     #: share of all messages that get lost
     lost: float = 0.0
     #: interval of sending the root's state to the client; None: the state is sent only when the root leaves
     checkpoint_s: float | None = None
     settle_s: float = 1.0
-    #: values for `ledger.Bounds`; None: those of production
+    #: values for `ledger.Bounds`; None: the values that real workers have
     loan_bytes: int | None = None
     told_bytes_per_s: int | None = None
     #: whether each bag can estimate the number of its tasks
@@ -102,7 +102,7 @@ class BagPlan(msgspec.Struct, frozen=True, kw_only=True):
     slow: tuple[Slow, ...] | None = None
 
 
-_COMMON_DEEDS = (Deed.VOLUME, Deed.LEAVE, Deed.CRASH, Deed.STOP)
+_COMMON_KINDS = (EventKind.VOLUME, EventKind.LEAVE, EventKind.CRASH, EventKind.STOP)
 
 
 def with_changes(plan: BagPlan) -> BagPlan:
@@ -110,7 +110,7 @@ def with_changes(plan: BagPlan) -> BagPlan:
     choose = random.Random(f"bag changes {plan.seed}")
     last_s = plan.events[-1].at_s if plan.events else 0.1
     changes = (
-        Event(choose.uniform(0, last_s), Deed.CHANGE, choose.randrange(plan.volume + 2))
+        Event(choose.uniform(0, last_s), EventKind.CHANGE, choose.randrange(plan.volume + 2))
         for _ in range(choose.choice((1, 3, 8)))
     )
     events = sorted((*plan.events, *changes), key=lambda event: event.at_s)
@@ -137,9 +137,9 @@ def draw_plan(seed: int) -> BagPlan:
     length_s = 10 ** choose.uniform(-1.5, 1)
     events = []
     for _ in range(choose.choice((0, 5, 20, 60))):
-        deed = choose.choices(_COMMON_DEEDS, (4, 2, 2, 1))[0]
-        value = choose.randint(1, volume_max) if deed is Deed.VOLUME else choose.randrange(volume_max)
-        events.append(Event(choose.uniform(0, length_s), deed, value))
+        kind = choose.choices(_COMMON_KINDS, (4, 2, 2, 1))[0]
+        value = choose.randint(1, volume_max) if kind is EventKind.VOLUME else choose.randrange(volume_max)
+        events.append(Event(choose.uniform(0, length_s), kind, value))
     return BagPlan(
         seed=seed,
         depth=choose.randint(0, 16),
@@ -214,7 +214,7 @@ def children(value: int, below: int) -> list[tuple[int, int]]:
 
 
 class SearchBag(Bag):
-    """A search for the cheapest leaf of the same tree: nodes are (hash, levels below, cost of the way there).
+    """A search for the cheapest leaf of the tree of `TreeBag`: nodes are (hash, levels below, cost so far).
 
     A node costs its hash modulo 64. So no node is cheaper than a node on the way to it.
     """
@@ -369,9 +369,9 @@ class _Worker:
 _CHUNK_TASKS = 8
 _DELIVERIES_KEPT = 40
 _WIDTH_MAX = 150
-#: time granted after the last event: chains of silent borrowers are given up one after the other
+#: time allowed after the last event: lenders give up chains of silent borrowers one after the other
 _REST_S = 2000.0
-#: purposes for which random numbers are derived from a plan
+#: numbers of the purposes for which random numbers are derived from a plan
 _LEDGER, _BACK, _AGAIN, _LOST, _DELAY, _WHICH, _CHANGED = range(7)
 _GRACE_S = 1.0
 _EVENT, _ARRIVAL, _WAKE, _END_OF_GRACE = range(4)
@@ -441,7 +441,7 @@ class BagCluster:
         elif found != self._expected:
             raise WrongResult(f"the result (tasks, sum) is {found}, not {self._expected}")
         if told > wasted:
-            raise WrongResult(f"the books tell of {told} tasks done in vain, but only {wasted} were")
+            raise WrongResult(f"the workers report {told} tasks done in vain, but only {wasted} were")
         return BagOutcome(found, wasted, self._busy_s, self._volume_s)
 
     def _do(self, kind: int, what: object) -> None:
@@ -458,18 +458,18 @@ class BagCluster:
                 self._turn(what)
 
     def _happen(self, event: Event) -> None:
-        if event.deed is Deed.VOLUME:
+        if event.kind is EventKind.VOLUME:
             self._set_volume(event.value)
             return
         worker = self._seats.get(event.value % max(1, self._volume))
-        if event.deed is Deed.CHANGE:
+        if event.kind is EventKind.CHANGE:
             self._change(worker)
             return
         if worker is None:
             return
-        if event.deed is Deed.CRASH:
+        if event.kind is EventKind.CRASH:
             self._remove(worker)
-        elif event.deed is Deed.LEAVE:
+        elif event.kind is EventKind.LEAVE:
             self._leave(worker)
         else:
             self._stop(worker)
@@ -522,7 +522,7 @@ class BagCluster:
         self._wake(worker, self.now)
 
     def _leave(self, worker: _Worker) -> None:
-        """Have a worker leave: the seat is free at once, the process has a grace."""
+        """Have a worker leave: its seat is free at once, its process may go on for a while."""
         del self._seats[worker.index]
         if worker.ledger.books.root is not None:
             self._checkpoint = worker.ledger.books.checkpoint()
@@ -538,7 +538,7 @@ class BagCluster:
         self._stopped.append(worker)
 
     def _change(self, lost: _Worker | None) -> None:
-        """Lose a rank, and begin a new generation; leaving workers go on leaving."""
+        """Lose a rank, and begin a new generation; workers that leave continue to leave."""
         if lost is not None:
             self._remove(lost)
         self._queue = [each for each in self._queue if each[2] != _ARRIVAL]
@@ -559,12 +559,12 @@ class BagCluster:
             del self._seats[worker.index]
         del self._workers[worker.address]
 
-    # --- turns and messages
+    # --- work and messages
 
     def _turn(self, worker: _Worker) -> None:
-        """Play a worker's turn, between two looks at its messages."""
+        """Let a worker work until it reads its messages again."""
         if self.now < min(worker.woken_s, worker.busy_until_s):
-            return  # an outdated alarm
+            return  # an outdated alarm has woken the worker
         worker.woken_s = worker.busy_until_s = math.inf
         ledger = worker.ledger
         ledger.tick(self.now)
@@ -631,7 +631,7 @@ class BagCluster:
             if not back and self._share(_BACK, about) < self.plan.come_back:
                 self._send(dest, source, message, back=True)
             return
-        if not isinstance(message, WorkWanted | Lifeline | Cut | Better):  # these are too many
+        if not isinstance(message, WorkWanted | Lifeline | Cut | Better):  # there are too many of these
             self.deliveries.append(Delivery(sent_s, self.now, about, message, back))
         if back:
             worker.ledger.undelivered(source, message, self.now)
@@ -675,7 +675,7 @@ def schedule_of(plan: BagPlan) -> str:
     failure = _failure_in(cluster)
     names = (name for name in plan.__struct_fields__ if name not in ("events", "slow"))
     lines = [", ".join(f"{name} {getattr(plan, name)}" for name in names), "events:"]
-    lines += [f"  {event.at_s:.6f}   {event.deed.value} {event.value}" for event in plan.events]
+    lines += [f"  {event.at_s:.6f}   {event.kind.value} {event.value}" for event in plan.events]
     if plan.slow is not None:
         lines.append(f"messages take no time, except {len(plan.slow)}, marked by * below")
     slow = frozenset(plan.slow or ())

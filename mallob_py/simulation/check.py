@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mallob_py.simulation.cluster import Cluster
     from mallob_py.simulation.processes import Process
 
-#: the present PEs with their places
+#: (place, PE) of each present PE
 Present: TypeAlias = Sequence[tuple[int, PE]]
 
 #: states in which a worker in a tree may be while the cluster rests
@@ -51,9 +51,9 @@ def _check_jobs(cluster: Cluster, present: Present) -> set[int]:
     live: set[int] = set()
     for _, pe in present:
         live |= set(pe.client.jobs)
-    assert not live & set(cluster.ended), "a job has ended and lives"
+    assert not live & set(cluster.ended), "a job has ended and is live"
     at_desks = cluster.folders.at_desks()
-    assert not live & at_desks, "a job waits at a desk and lives"
+    assert not live & at_desks, "a job waits at a desk and is live"
     assert live | at_desks >= cluster.folders.open, "a job is lost"
     assert live | at_desks <= cluster.folders.open, "a job that nobody has handed in"
     if isinstance(cluster.folders, DeskFolders):

@@ -1,10 +1,10 @@
 """A cluster of ranks in virtual time. Each rank is the `Node` of production; this file executes its effects.
 
-Ranks are lost, hang, leave and join (`protocol/generation.py`, `joining.py`). Each PE has a *place* for life:
-the place belongs to its rank's address, and stays the same in all generations. `pes`, `processes`, `tell` and
+Ranks are lost, hang, leave and join (`protocol/generation.py`, `joining.py`). Each PE has a *place*, a number
+that belongs to its rank's address and stays the same in all generations. `pes`, `processes`, `tell` and
 reports use places; messages use the PEs' numbers in their generation.
 
-Users' deeds (`submit`, `interrupt`, answers, crashes, ranks that come and go) are fed in by `at`. All
+Actions from outside (`submit`, `interrupt`, answers, crashes, ranks that come and go) are fed in by `at`. All
 events follow from the seed, so any run can be replayed. At a quiescent moment, with nothing in flight and no
 protocol timer running, `check.check_invariants` must hold; `run` can call it then.
 """
@@ -109,8 +109,8 @@ class Cluster(Network):
 
     `observe(now, place, event, fields)` gets logged events. `capacities`: number of PEs of each rank; by
     default each PE is a rank. Ranks are on `hosts` hosts, in turn. `detect_s`: silence after which another
-    rank looks; `patience_s`: as in `Membership`. `is_congested`: whether messages to workers of a hanging
-    rank come back.
+    rank notices that a rank is lost; `patience_s`: as in `Membership`. `is_congested`: whether messages to
+    workers of a hanging rank come back.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Cluster(Network):
         for rank in self._ranks:
             self._do_all(rank)
 
-    # --- users' deeds ------------------------------------------------------------------------------
+    # --- actions from outside ----------------------------------------------------------------------
 
     def submit(self, job: int, rank: int = 0, leaves: bool = False, **parameters: Any) -> None:
         """Bring a job to the folder of the rank at place `rank`. `leaves`: its workers leave in order."""
@@ -304,14 +304,14 @@ class Cluster(Network):
 
     def _have_drain(self, rank: _Rank) -> None:
         rank.has_drained = False
-        if not self.is_there(rank.drains_for):  # another rank takes over the folder with the order
+        if not self.is_there(rank.drains_for):  # another rank takes over the order with its folder
             rank.drains_for = rank.address
         self.tell_rank(rank.drains_for, rank_stimuli.DrainWanted(rank.address, rank.drains_until_s))
 
     def _leave_if_drained(self, rank: _Rank) -> None:
         awake = self.members_awake()
         is_alone = rank.is_awake and rank.node is not None and len(rank.node.present.members) == 1
-        if self.is_ending or rank.is_gone or is_alone:  # the last rank takes on work again
+        if self.is_ending or rank.is_gone or is_alone:  # the last rank does not leave, and works again
             rank.drains_until_s = -math.inf
         elif rank.is_awake and len(awake) > 1 and (rank.has_drained or self.now >= rank.drains_until_s):
             asked = min(awake, key=lambda one: mixed(self.seed, rank.address, one))
@@ -339,7 +339,7 @@ class Cluster(Network):
         )
 
         def start(rank: _Rank) -> None:
-            if rank.is_gone:  # killed meanwhile
+            if rank.is_gone:  # the rank was killed meanwhile
                 return
             here = _peer(rank.address, self._hosts)
             assert here.place is not None
@@ -363,7 +363,7 @@ class Cluster(Network):
         self.later(self._detect_s, lambda: self._speak(rank))
 
     def _speak(self, rank: _Rank) -> None:
-        """Have a rank that has slept send beats to the members it knows, until it hears its fate.
+        """Have a rank that did hang send beats to the members that it knows, until it hears its state.
 
         If all ranks that know both generations are gone, the ranks of the earlier generation end. Real ranks
         never need this rule: all know the founders, and if no founder is left, the other ranks end.
@@ -423,7 +423,7 @@ class Cluster(Network):
 
     def deliver(self, dest: int, source: int, said: rank_stimuli.Said) -> None:
         rank = self._ranks[self._loop_of[dest]]
-        if rank.is_awake and (node := rank.node) is not None:  # most stimuli
+        if rank.is_awake and (node := rank.node) is not None:  # true for most stimuli
             node.handle(said, self.now)
             self._do_all(rank)
         else:
@@ -471,7 +471,7 @@ class Cluster(Network):
             effect = effects.popleft()
             if (
                 type(effect) is rank_effects.Tell
-            ):  # the frequent ones first: patterns with parts take much longer
+            ):  # frequent effects first: patterns with parts take much longer
                 self._send(rank, effect)
             elif type(effect) is rank_effects.OfPE:
                 self._execute(places[effect.slot], effect.effect)
@@ -479,7 +479,7 @@ class Cluster(Network):
                 self._do(rank, effect)
                 if rank.is_gone:
                     return
-        if rank.begins:  # after all effects of the generation's beginning
+        if rank.begins:  # all effects of the generation's beginning were executed
             rank.begins = False
             self._go_on(rank)
             if rank.is_gone:
@@ -504,7 +504,7 @@ class Cluster(Network):
             case rank_effects.WorldChanged(after, gone):
                 rank.begins = True
                 assert not _ends_a_process(rank), "a change of generation ends a process"
-                if rank.address == after.members[0]:  # live ranks left out notice the others' silence
+                if rank.address == after.members[0]:  # ranks that were left out notice the others' silence
                     for left_out in (self._ranks[address] for address in gone):
                         self.later(self._detect_s, partial(self._speak, left_out))
                 self._show(rank, after)
@@ -538,7 +538,7 @@ class Cluster(Network):
         if it.rank >= self._founders or address >= self._founders:
             assert it.rank in rank.known, f"rank {address} speaks to rank {it.rank}, which it does not know"
         said = rank_stimuli.Said(address, it.g, source, dest, it.message)
-        if source != dest:  # otherwise the message concerns no PE
+        if source != dest:  # equal numbers: the message concerns no PE
             places = self._places[it.g]
             self.post(places[source], places[dest], said)
         else:
@@ -574,7 +574,7 @@ class Cluster(Network):
                 is_here = self._loop_of[place] == rank.address and not process.is_suspended
                 assert not (has_work and is_here), "a drained rank has work of a bag"
         self._remove(rank)
-        if self.newcomers_awake():  # newcomers may wait for the rank
+        if self.newcomers_awake():  # newcomers may wait for an answer of the rank
             self._look_for_later(rank.address)
 
     def _do_all_of_newcomer(self, rank: _Rank, newcomer: Newcomer) -> None:

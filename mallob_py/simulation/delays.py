@@ -56,7 +56,7 @@ class Delays(Protocol):
 
 
 class InfinitelyFast:
-    """The common part of delays for tests of the order of events, not of speed."""
+    """The common part of delays for tests that concern the order of events, but not speed."""
 
     handling_s = 0.0
     sending_s = 0.0
@@ -151,13 +151,13 @@ class HashedDelays(InfinitelyFast):
         }
         self._message_code, (self._message_s, longest_s) = self._ranges[What.MESSAGE]
         self._message_range_s = longest_s - self._message_s
-        #: (code of a kind, source, destination) -> stream
+        #: (code of a kind, source, destination) -> stream of delays
         self._streams: dict[tuple[int, int, int], _Stream] = {}
 
     def message_s(self, source: int, dest: int) -> float:
         if self._special is not None:
             return self._next(What.MESSAGE, source, dest)
-        # The code of `_next`, written out here because it runs for each message.
+        # This is the code of `_next`, written out because it runs for each message.
         key = self._message_code, source, dest
         stream = self._streams.get(key)
         if stream is None:
@@ -183,7 +183,7 @@ class HashedDelays(InfinitelyFast):
         return stream
 
     def delay_s(self, what: What, source: int, dest: int, number: int) -> float:
-        """Return a delay, whether it has been used yet or not."""
+        """Return the delay of an event, which need not have happened yet."""
         code, (shortest_s, longest_s) = self._ranges[what]
         if self._special is not None and (what, source, dest, number) not in self._special:
             return shortest_s

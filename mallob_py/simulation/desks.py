@@ -30,7 +30,7 @@ _LOOK_AGAIN_S = 0.001
 
 
 class DeskPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The setting of all desks, and the rules for users. `residents`: number for each PE."""
+    """The setting of all desks, and the rules for users. `residents`: as in `Config`, per PE."""
 
     window: int = 0
     residents: int | None = None
@@ -161,7 +161,7 @@ class Desk:
         self._forget(job, JobEnded(job.id, outcome, None, reason or None, stats))
         self.wake()
 
-    # --- the hands of the machine -------------------------------------------------------------------
+    # --- actions that the machine orders ------------------------------------------------------------
 
     def now(self) -> float:
         return self.folders.ranks.now
@@ -246,7 +246,7 @@ class DeskFolders(Folders):
         self.plan = plan
         self.files: dict[int, FileTerms] = {}
         self._desks: dict[int, Desk] = {}
-        #: by folder: time from which its disk is writable, and its waiting replies
+        #: folder -> time from which its disk is writable; folder -> replies that wait for this time
         self._full_until_s: dict[int, float] = {}
         self._unwritten: dict[int, list[JobEnded]] = {}
 
@@ -334,7 +334,7 @@ class DeskFolders(Folders):
         """Tell whether a job has a reply, maybe one that waits for the disk."""
         return job in self.ended or any(one.job == job for one in self._unwritten.get(desk.folder, ()))
 
-    # --- desks that come and go --------------------------------------------------------------------------
+    # --- coming and going of desks -----------------------------------------------------------------------
 
     def tell_others(self, desk: Desk, work: AtWork) -> None:
         for other in list(self._desks.values()):
@@ -377,7 +377,7 @@ class DeskFolders(Folders):
         self._tell_of_world({folder})
         return desk
 
-    # --- what must hold ------------------------------------------------------------------------------------
+    # --- invariants ----------------------------------------------------------------------------------------
 
     def at_desks(self) -> set[int]:
         """Return the jobs that are handed in, have no reply, and are not at a PE."""

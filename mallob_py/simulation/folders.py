@@ -117,9 +117,9 @@ class Folders:
         self.ended[job] = ended
 
     def _submit_again(self, it: JobGivenUp) -> None:
-        """Submit a job that was given up once more, with its former use and checkpoint."""
+        """Submit once more a job that was given up, with its former use and checkpoint."""
         folder, former = self._journal[it.job]
-        if not self.ranks.is_present(self._holder_of(folder)):  # the folder's heir submits the job
+        if not self.ranks.is_present(self._holder_of(folder)):  # the folder's heir will submit the job
             return
         if it.job in self.ended or it.job in self.ranks.pes[self.submitted[it.job]].client.jobs:
             return
@@ -127,11 +127,11 @@ class Folders:
         again = JobSubmitted(it.job, parameters, former.description, self.saved.get(it.job))
         self._journal[it.job] = folder, again
         self.ranks.tell(self.submitted[it.job], again)
-        if it.job in self._interrupted:  # interrupted while no PE had the job
+        if it.job in self._interrupted:  # the job was interrupted while no PE had it
             self.ranks.tell(self.submitted[it.job], JobInterrupted(it.job))
 
     def inherit(self, ranks: Iterable[int]) -> None:
-        """Have heirs take over those folders whose holders are gone, if the heirs know that they are gone."""
+        """Have heirs take over the folders whose holders are gone, once the heirs know of the loss."""
         for folder in ranks:
             holder = self._holder_of(folder)
             if self.ranks.is_present(holder):

@@ -1,11 +1,11 @@
 """Play random plans until told to stop; shrink every kind of failure and print it.
 
-python -m mallob_py.simulation.fuzz --seconds 60        as many seeds as fit
-python -m mallob_py.simulation.fuzz --seed 4711         this seed; a failure is shrunk and described
-python -m mallob_py.simulation.fuzz --bags              lives of bag jobs instead of clusters
-python -m mallob_py.simulation.fuzz --replay FILE       a shrunk plan, described with its traceback
+python -m mallob_py.simulation.fuzz --seconds 60        as many seeds as fit python -m
+mallob_py.simulation.fuzz --seed 4711         this seed; a failure is shrunk and described python -m
+mallob_py.simulation.fuzz --bags              plans of bag jobs instead of clusters python -m
+mallob_py.simulation.fuzz --replay FILE       a shrunk plan, described with its traceback
 
-The plans are lives of clusters or, with `--bags`, lives of bag jobs (`lives.py`); `shrinking.py` tells how a
+A plan says what happens to a cluster or, with `--bags`, to a bag job (`lives.py`); `shrinking.py` tells how a
 failure is shrunk.
 """
 
@@ -62,7 +62,7 @@ def tell(found: Found, folder: Path, seconds_max: float, lives: Lives[Any] = CLU
         [
             f"== seed {found.plan.seed} fails: {shrunk.failure.kind}",
             shrunk.failure.text.rstrip(),
-            f"-- the smallest of {shrunk.tried} plans: {lives.size_of(found.plan)}"
+            f"-- the smallest failing one of {shrunk.tried} plans: {lives.size_of(found.plan)}"
             f" became {lives.size_of(shrunk.plan)}{unfinished}",
             lives.schedule_of(shrunk.plan),
             f"replay: {command} --replay {path}",
@@ -89,7 +89,7 @@ class _Fuzz:
         self.failed = 0
 
     def run(self) -> None:
-        """Play until the time is over or there are many failures; then wait for seeds under way."""
+        """Play seeds until the time is over or there are many failures; then wait for seeds under way."""
         deadline_s = self._began_s + self._options.seconds
         while True:
             goes_on = time.monotonic() < deadline_s and self.failed < _FAILURES_MAX
@@ -199,14 +199,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--bags", action="store_true", help="play lives of bag jobs, not of clusters")
+    parser.add_argument("--bags", action="store_true", help="play plans of bag jobs, not of clusters")
     parser.add_argument("--seconds", type=float, default=60.0, help="stop after this time")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
     parser.add_argument("--first", type=int, default=0, help="seed to begin with")
     parser.add_argument("--seed", type=int, help="play this one seed")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="play the plan in this file")
-    parser.add_argument("--folder", type=Path, default=Path(), help="where shrunk plans are written")
-    parser.add_argument("--shrink-seconds", type=float, default=60.0, help="time per kind of failure")
+    parser.add_argument("--folder", type=Path, default=Path(), help="folder for shrunk plans")
+    parser.add_argument("--shrink-seconds", type=float, default=60.0, help="time to shrink a kind of failure")
     options = parser.parse_args()
     if options.replay is not None:
         return replay_file(options.replay)

@@ -1,4 +1,4 @@
-"""The two kinds of lives that `fuzz.py` plays: of whole clusters, and of bag jobs."""
+"""The two kinds of plans that `fuzz.py` plays: of what happens to a cluster, and to a bag job."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mallob_py.simulation.delays import Delayed, What, mixed
 from mallob_py.simulation.plan import AnyDeed, Breakdown, Demand, DiskFills, File, Plan, Submit
 from mallob_py.simulation.shrinking import AnyPlan, Failure, Shrinker, Shrunk, minimal, nearer_to
 
-#: one of this number of lives has changes of ranks, and one has rarer changes
+#: of this number of seeds, one gets a plan with changes of ranks, and one gets a plan with rarer changes
 _CHANGES_EVERY = 3
 _SIZES_TRIED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 24, 32, 48, 64, 128)
 
 
 @dataclass(frozen=True)
 class Lives(Generic[AnyPlan]):
-    """One kind of lives, with its plans and its player."""
+    """One kind of plans, and how plans of this kind are drawn, played and shrunk."""
 
     plan: type[AnyPlan]
     #: function that yields the whole plan of a seed, and variants of this plan
@@ -35,7 +35,7 @@ class Lives(Generic[AnyPlan]):
     size_of: Callable[[AnyPlan], str]
     #: function that plays a plan and describes its events up to the failure
     schedule_of: Callable[[AnyPlan], str]
-    #: options with which commands play this kind of lives
+    #: options with which commands play this kind of plans
     options: str = ""
 
     def shrink(self, plan: AnyPlan, failure: Failure, seconds_max: float = 60.0) -> Shrunk[AnyPlan]:
@@ -54,9 +54,9 @@ class Lives(Generic[AnyPlan]):
 
 
 def _plans_of_cluster(seed: int) -> Iterator[Plan]:
-    """Yield a life of PEs and their jobs, whole and cut off at a random deed; each variant is one more life.
+    """Yield the plan of a cluster that the seed draws, and variants: cut off at a random event, and others.
 
-    After each life the cluster must come to rest in time (`scenario.py`).
+    After each plan the cluster must come to rest in time (`scenario.py`).
     """
     whole = cluster_plan.draw_plan(seed)
     yield whole
@@ -71,11 +71,11 @@ def _plans_of_cluster(seed: int) -> Iterator[Plan]:
 
 
 def _size_of_cluster(plan: Plan) -> str:
-    return f"{len(plan.deeds)} deeds on {plan.size} PEs"
+    return f"{len(plan.deeds)} events on {plan.size} PEs"
 
 
 class _ClusterShrinker(Shrinker[Plan]):
-    """A shrinker that leaves out jobs, single deeds, PEs and special settings, and shortens delays at last.
+    """A shrinker that leaves out jobs, events, PEs and special settings, and at last shortens delays.
 
     In the end all messages except a few take the shortest time; the order of these few is the race.
     """
@@ -93,10 +93,10 @@ class _ClusterShrinker(Shrinker[Plan]):
     def _failure_of(self, plan: Plan) -> Failure | None:
         return scenario.failure_of(plan)
 
-    # --- what happens -----------------------------------------------------------------------
+    # --- fewer events -----------------------------------------------------------------------
 
     def _end_early(self) -> None:
-        """Cut off all deeds after the failure; it may be earlier then, with many fewer deeds left."""
+        """Cut off all events after the failure; the new plan may fail earlier, so that many are cut off."""
         deeds = self._plan.deeds
         self._try_with(deeds=tuple(deed for deed in deeds if deed.at_s <= self._failure.at_s))
 
@@ -113,7 +113,7 @@ class _ClusterShrinker(Shrinker[Plan]):
 
         minimal(self._plan.deeds, fails)
 
-    # --- where and how ----------------------------------------------------------------------
+    # --- fewer PEs, default settings, shorter delays ----------------------------------------
 
     def _use_fewer_pes(self) -> None:
         for size in _SIZES_TRIED:
@@ -180,10 +180,10 @@ def _on_fewer_pes(deed: AnyDeed, size: int) -> AnyDeed:
 
 
 def _plans_of_bag(seed: int) -> Iterator[BagPlan]:
-    """Yield the life of a single bag job (`bags.py`), and one variant of it by the seed.
+    """Yield the plan of a single bag job (`bags.py`), and one variant that depends on the seed.
 
-    Of three seeds, one adds changes of ranks, one makes it a search with changes, one bounds messages
-    tightly.
+    Of three seeds, one adds changes of ranks, one makes the job a search with changes of ranks, one bounds
+    the size of messages tightly.
     """
     whole = bags.draw_plan(seed)
     yield whole

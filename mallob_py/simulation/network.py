@@ -19,10 +19,10 @@ from mallob_py.protocol.rank_stimuli import Said
 from mallob_py.simulation.delays import Delays
 
 Action = Callable[[], object]
-#: test of a message: (source place, destination place, message) -> whether the message is meant
+#: test of a message: (source place, destination place, message) -> whether the message must be held back
 MessageTest = Callable[[int, int, AnyWireMessage], bool]
 
-#: values that stand in the place of a source for events that are no messages
+#: codes that mark events other than messages, in the place of the source
 _TICK, _WAKE, _ACTION = -1, -2, -3
 #: number of events after which past deliveries are forgotten
 _EVENTS_PER_CLEANING = 1 << 17
@@ -80,7 +80,7 @@ class Network(ABC):
         self._under_way = 0
         self._last_delivery: dict[int, float] = {}
         self._holds: list[Hold] = []
-        #: event loop of each place
+        #: event loop of each PE, indexed by the PE's place
         self._loop_of: list[int] = []
         self._has_costs = bool(delays.handling_s or delays.sending_s or delays.local_s)
         #: time that each event loop takes for a message
@@ -110,7 +110,7 @@ class Network(ABC):
         return range(first, first + capacity)
 
     def at(self, when_s: float, action: Action) -> None:
-        """Run an action at that time; the network may be quiescent before."""
+        """Run an action at that time; until then, the network may count as quiescent."""
         self._push(when_s, 0, _ACTION, action)
 
     def later(self, delay_s: float, action: Action) -> None:
@@ -243,7 +243,7 @@ class Network(ABC):
 
     def _come_to_tick(self, loop: int) -> None:
         if self._next_tick_s[loop] != self.now:
-            return  # an earlier tick has been delivered
+            return  # an earlier tick was delivered instead
         if self._has_costs:
             busy_until_s = self._busy_until_s[loop]
             if busy_until_s > self.now:

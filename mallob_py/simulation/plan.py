@@ -1,8 +1,8 @@
-"""Plans: the life of a cluster as data: its size, its settings, and timed deeds of users and processes.
+"""Plans: what happens to a cluster, as data: its size, its settings, and timed events (`Deed`).
 
 `draw_plan` makes a plan from a seed. A plan can be written to JSON, cut off, thinned out and played again
-(`scenario.py`); playing it is deterministic. A deed that needs a worker picks the worker by a hash of the
-deed's number, so the choice is the same when other deeds are left out.
+(`scenario.py`); playing it is deterministic. An event that needs a worker picks the worker by a hash of the
+event's number, so the choice is the same when other events are left out.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mallob_py.simulation.processes import Failing
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
 _LARGE_SIZES = (128, 256)
-#: one of this number of seeds has a large cluster
+#: number of seeds of which one gets a large cluster
 _LARGE_EVERY = 50
 _NUMBERS_PER_JOB = 20
-#: bound of a deed's number for its rank, which counts modulo the number of ranks
+#: bound of the numbers that events have for ranks; such a number counts modulo the number of ranks
 _RANKS_MAX = 1 << 10
-#: matcher, random hops, bulk requests
+#: (matcher, number of random hops, whether requests are made in bulk), drawn for a plan
 _MATCHERS = (
     (Matching.PREFIX_SUM, 0, True),
     (Matching.PREFIX_SUM, 0, True),
@@ -42,7 +42,7 @@ WorkerKey: TypeAlias = tuple[int, int]
 
 
 class Deed(msgspec.Struct, frozen=True, kw_only=True, tag_field="deed"):
-    """An event of a job at a time. `number` stays with the deed for life."""
+    """An event of a job or a rank at time `at_s`; `number` identifies the event in all variants."""
 
     number: int
     at_s: float
@@ -50,7 +50,7 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True, tag_field="deed"):
 
 
 class Submit(Deed, frozen=True, kw_only=True, tag="submit"):
-    """A user submits the job. Limits: 0 for none. `near`: preferred PE of the root. `leaves`: in order."""
+    """A user submits the job. 0: no limit. `near`: preferred PE for the root. `leaves`: leave in order."""
 
     rank: int
     priority: float = 1.0
@@ -134,7 +134,7 @@ class Breakdown(Deed, frozen=True, kw_only=True, tag="breakdown"):
     rank: int | None = None
 
 
-#: job number of deeds about ranks
+#: job number in events that concern ranks
 NO_JOB = 0
 
 
@@ -211,7 +211,7 @@ _Kind: TypeAlias = Callable[..., AnyDeed]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The data that determines a life. With `special`, all other delays are the shortest possible."""
+    """The data that determines what happens to a cluster; with `special`, all other delays are minimal."""
 
     seed: int
     size: int
@@ -220,7 +220,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     span_s: float
     deeds: tuple[AnyDeed, ...]
     special: tuple[Delayed, ...] | None = None
-    #: silence of a rank after which another rank looks, and patience during a change
+    #: silence after which another rank takes a rank as lost, and patience of ranks during a change of
+    #: generation
     detect_s: float = 0.01
     patience_s: float = 1.0
     #: greatest number of PEs of a rank; 0: each PE is a rank of its own
@@ -244,16 +245,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return 2 if mixed(self.seed, -2) % 3 == 0 else 1
 
     def pick(self, deed: Deed, workers: Iterable[WorkerKey]) -> WorkerKey | None:
-        """Choose a worker for a deed; if other workers come or go, the choice stays the same."""
+        """Choose a worker for an event; if other workers come or go, the choice stays the same."""
         return min(workers, key=lambda worker: mixed(self.seed, deed.number, *worker), default=None)
 
     def cut_off(self, count: int) -> Plan:
-        """Return the plan with only the first `count` deeds."""
+        """Return the plan with only the first `count` events."""
         return msgspec.structs.replace(self, deeds=self.deeds[:count])
 
     @property
     def changes(self) -> list[Change]:
-        """Return the deeds about ranks."""
+        """Return the events that concern ranks."""
         return [deed for deed in self.deeds if isinstance(deed, Change)]
 
     @property
@@ -319,7 +320,7 @@ def _draw_deeds(
     near: int | None,
     leaves: bool,
 ) -> list[AnyDeed]:
-    """Draw the deeds of one job: its submission, some mishaps, and an end."""
+    """Draw the events of one job: its submission, some mishaps, and an end."""
     submission = Submit(
         number=_NUMBERS_PER_JOB * job,
         at_s=choose.uniform(0, span_s),
@@ -385,7 +386,7 @@ def _draw_rests(choose: random.Random) -> dict[str, Any]:
 
 
 def _draw_graces(choose: random.Random, longest_s: float) -> dict[str, Any]:
-    """Draw the grace of leaving workers, and how many may leave at once."""
+    """Draw how long leaving workers may take, and how many may leave at once."""
     return {
         "leave_grace_s": choose.choice((0.0, 0.5, 2.0)) * longest_s,
         "leavers_max": choose.choice((1, 2, 4)),
@@ -479,7 +480,7 @@ def with_rarities(plan: Plan) -> Plan:
 
 
 def with_desks(plan: Plan) -> Plan:
-    """Return the plan with job files of users with weights and limits; some jobs wait for others or last."""
+    """Return the plan with job files of users with weights and limits; some wait, or cannot begin anew."""
     choose = random.Random(f"desks {plan.seed}")
     span_s, deeds = plan.span_s, list[AnyDeed]()
     users = ("a", "b", "c")[: choose.choice((1, 2, 3))]
@@ -524,7 +525,7 @@ def with_desks(plan: Plan) -> Plan:
 
 
 def _draw_rarities(choose: random.Random, span_s: float) -> list[AnyDeed]:
-    """Draw some rare deeds, at a time when much else may happen."""
+    """Draw some rare events, at a time when much else may happen."""
     number, deeds = _NUMBERS_PER_JOB // 2, list[AnyDeed]()
     if choose.random() < 0.5:
         at_s = choose.uniform(0, 1.2 * span_s)
@@ -539,7 +540,7 @@ def _draw_rarities(choose: random.Random, span_s: float) -> list[AnyDeed]:
         number += 1
     if choose.random() < 0.3:
         at_s = choose.uniform(0, 1.5 * span_s)
-        if choose.random() < 0.7:  # while ranks join
+        if choose.random() < 0.7:  # all ranks end while newcomers join
             deeds.append(RanksJoin(number=number, at_s=at_s, job=NO_JOB, capacities=(1,)))
             at_s += choose.choice((0.001, 0.01, 0.1)) * span_s * choose.random()
         deeds.append(SystemEnds(number=number + 1, at_s=at_s, job=NO_JOB))
@@ -561,7 +562,7 @@ def _draw_terms(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]
 
 
 def _draw_set_backs(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]:
-    """Draw one or two set-backs for every second job."""
+    """Draw for every second job one or two orders to give the job up and submit it again."""
     return [
         SetBack(number=_NUMBERS_PER_JOB * job + 14 + count, at_s=choose.uniform(0, 2 * span_s), job=job)
         for count in range(choose.choice((0, 0, 1, 2)))

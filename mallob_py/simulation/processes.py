@@ -1,6 +1,6 @@
 """Stand-ins for worker processes in virtual time: they start after a delay and never compute.
 
-Users' deeds (`Cluster.crash`, answers) come from the caller; `fails` decides which steps fail.
+Answers and crashes of processes come from the caller; `fails` decides which steps fail.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Step(Enum):
 
     FETCH = "fetch"
     START = "start"
-    #: the process of another PE of the host comes
+    #: another PE of the host gives the worker a process
     GIVE = "give"
 
 
@@ -165,7 +165,7 @@ class Processes(dict[WorkerKey, Process]):
             self._begin(place, worker, process)
 
     def give(self, giver: int, effect: effects.GiveWorker, place: int) -> None:
-        """Move a resting process to another place; in between it is at neither place.
+        """Move a resting process to another place; on its way, the process is at neither place.
 
         If the process does not run yet, the receiver begins a new one; if it has not arrived here, it is
         passed on when it arrives.

@@ -1,11 +1,12 @@
 """Replay of a file: the logged stimuli of a real run, or a plan that random tests have shrunk.
 
 A log of stimuli (`runtime/stimulus_log.py`) has all stimuli of one rank, in all generations. A new `Node`
-with the same beginning handles them at the same times, and must have the same effects, line by line.
+with the same initial state handles them at the same times, and must have the same effects, line by line.
 Otherwise the program has changed, or depends on something that is no stimulus.
 
-A log of a desk (`service/desk_log.py`) is played in the same way: a new machine gets the calls, and its hands
-compare each order with the next line, and make the calls that the hands of the service made meanwhile.
+A log of a client's machine (`service/desk_log.py`) is played in the same way: a new machine gets the logged
+calls. Each order that it gives is compared with the next line, and the calls that the service made before the
+order returned are made again.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def replay(path: Path) -> int:
-    """Play a log, a folder of logs, or a plan, and report; 1: it differs or fails. Raises ReplayError."""
+    """Play a log, a folder of logs, or a plan; return 1 if it differs or fails. Raises ReplayError."""
     try:
         if path.is_dir():
             logs = (log for suffix in _SUFFIXES for log in path.rglob(f"*{suffix}"))
             return _replay_logs(sorted(logs), path)
         with path.open("rb") as file:
-            head = file.readline()  # a plan takes many lines
+            head = file.readline()  # a log has its head in one line; a plan takes many lines
         is_log = b'"config"' in head or b'"desk"' in head
         return _replay_logs([path], path) if is_log else _replay_plan(path)
     except OSError as error:
@@ -74,7 +75,7 @@ def _replay_plan(path: Path) -> int:
 
 
 def _plan_in(path: Path) -> tuple[Lives[Any], Any]:
-    """Return a plan and its kind of lives. Raises OSError; ReplayError if the file is no plan."""
+    """Return a plan and its kind. Raises OSError; ReplayError if the file is no plan."""
     text, reasons = path.read_bytes(), []
     for lives in (CLUSTERS, BAGS):
         try:
@@ -156,7 +157,7 @@ def _difference(node: Node, entry: Entry) -> str | None:
 
 
 class _LogEnds(BaseException):
-    """A log ends within a call: its rank was killed, or its hands failed."""
+    """A log ends within a call: its rank was killed, or the service failed."""
 
 
 class _Differs(Exception):
@@ -173,7 +174,7 @@ class _DeskReplay:
         jobs = self._machine.jobs
         self._encode = desk_log.encoder_for(jobs)
         self._decode = {name: desk_log.decoder_for(jobs, kind) for name, kind in CALLS.items()}
-        #: depth of the next call or order
+        #: depth of nesting of the next call or order
         self._depth = 0
         self._calls = 0
         self._call: Call | None = None
@@ -227,7 +228,7 @@ class _DeskReplay:
                 self._expect(back)
 
     def _check_order(self, name: str, *args: object) -> Any:
-        """Compare an order with the log; make the calls that came before it returned, and return the same."""
+        """Compare an order with the log; repeat the calls before its return, and return what it returned."""
         depth = self._depth
         self._expect(Order(depth, name, args))
         self._depth = depth + 1

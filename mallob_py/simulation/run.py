@@ -432,7 +432,7 @@ class Simulation:
 
     def _ended(self, ended: JobEnded) -> None:
         self._work.pop(ended.job, None)
-        # Called later, not from within the PE that has just ended the job.
+        # `on_job_ended` is called later, not from within the PE that has just ended the job.
         self.cluster.at(self.cluster.now, partial(self.on_job_ended, ended.job))
 
 

@@ -1,10 +1,10 @@
-"""Playing a plan: its deeds, with a check at each rest, and a check that the last news lead to rest in time.
+"""Playing a plan: its events, with a check at each rest, and a check that rest follows the last one in time.
 
 Fairness is promised for a cluster without further news: within a bounded number of rounds of messages it must
-come to rest, and at rest the invariants of `check.py` must hold. News are the deeds of the plan and the ends
+come to rest, and at rest the invariants of `check.py` must hold. News are the events of the plan and the ends
 of jobs at their limits.
 
-`schedule_of` describes a plan for people: its settings, its deeds, the messages that a shrunk plan delays
+`schedule_of` describes a plan for people: its settings, its events, the messages that a shrunk plan delays
 (their order is the race), and the last messages before the failure.
 """
 
@@ -39,8 +39,8 @@ _SUBMITTED = tuple(
 _DELIVERIES_SHOWN = 40
 _WIDTH_MAX = 150
 _PEAK_BYTES = 1 << 20
-#: rounds per bit of the number of PEs until rest; measured over 1675 seeds, each also cut off at a random
-#: deed: at most 5.3, except for walks without limit
+#: rounds per bit of the number of PEs until rest; measured over 1675 seeds, each plan also cut off at a
+#: random event: at most 5.3, except for walks without limit
 ROUNDS_PER_BIT = 15
 #: further factor for walks without limit (P 3.2: on average 1/eps hops, and some request always waits much
 #: longer): of 597 seeds one took 14.1 rounds per bit on 256 PEs, which is 6 rounds per bit and 0.46 hops per
@@ -89,7 +89,7 @@ def rest_bound_s(plan: plans.Plan) -> float:
 
 
 class Scenario:
-    """One life of a cluster."""
+    """The play of one plan on a cluster."""
 
     def __init__(self, plan: plans.Plan) -> None:
         self.plan = plan
@@ -136,7 +136,7 @@ class Scenario:
         )
 
     def run(self) -> None:
-        """Play all deeds of the plan, checking at each rest; then end all jobs and check again."""
+        """Play all events of the plan, checking at each rest; then end all jobs and check again."""
         cluster, plan = self.cluster, self.plan
         cluster.run(until_s=plan.last_deed_s, on_quiescent=self._check)
         if cluster.is_ending:
@@ -146,13 +146,13 @@ class Scenario:
         self._rest_if_turns_let_it()
         cluster.run(until_s=3 * plan.span_s, on_quiescent=self._check)
         self._rest_if_turns_let_it()
-        for job in cluster.folders.open:  # including a job that is submitted again just now
+        for job in cluster.folders.open:  # a job may be submitted again just now
             cluster.interrupt(job)
         self._rest()
         assert not cluster.processes, "processes outlive all jobs"
 
     def _rest_if_turns_let_it(self) -> None:
-        """Rest, unless jobs have turns: each turn is news, so the cluster may never rest."""
+        """Let the cluster come to rest, unless jobs take turns: each turn is news, so it may never rest."""
         config, bound_s, cluster = self.plan.config, self._bound_s, self.cluster
         pes = [pe for _, pe in cluster.present()]
         live = len(cluster.folders.open)
@@ -164,7 +164,7 @@ class Scenario:
             self._rest()
 
     def _rest(self) -> None:
-        """Play without further deeds: the cluster must come to rest in time, and be fair at rest."""
+        """Play on without events of the plan: the cluster must come to rest in time, and be fair then."""
         cluster, bound_s = self.cluster, self._bound_s
         news_s = cluster.now
         live = len(cluster.folders.open)
@@ -177,14 +177,14 @@ class Scenario:
                 break
         took_s = cluster.now - news_s
         assert took_s <= bound_s, f"no rest within {bound_s:.3f} s (seed {self.plan.seed})"
-        if bound_s:  # otherwise messages take no time
+        if bound_s:  # with a bound of 0, messages take no time
             self.slowest = max(self.slowest, took_s / bound_s)
         self._check(cluster)
 
-    # --- deeds ----------------------------------------------------------------------------
+    # --- events of the plan ---------------------------------------------------------------
 
     def _do(self, deed: plans.AnyDeed) -> None:
-        """Play a deed if its job is there and has a worker for it."""
+        """Play an event if its job is there and has a worker for it."""
         cluster = self.cluster
         if cluster.is_ending:
             return
@@ -230,13 +230,13 @@ class Scenario:
 
     @property
     def _desks(self) -> DeskFolders:
-        assert isinstance(self.cluster.folders, DeskFolders), "the plan has files, and no desks"
+        assert isinstance(self.cluster.folders, DeskFolders), "the plan has job files, but no desks"
         return self.cluster.folders
 
     def _change(self, cluster: Cluster, deed: plans.Change) -> None:
-        """Play a deed about ranks; but keep the last awake rank, and never end the last rank that stays."""
+        """Play an event that concerns ranks; but keep the last awake rank, and the last rank that stays."""
         awake = cluster.members_awake()
-        if not awake:  # no rank can carry the deed out
+        if not awake:  # no rank can carry the order out
             return
         asked = self._asked(deed, awake)
         if isinstance(deed, plans.RanksJoin):
@@ -306,7 +306,7 @@ class Scenario:
 
 
 def _stimuli_of(deed: plans.AnyDeed, worker: int, process: Process | None) -> tuple[stimuli.AnyStimulus, ...]:
-    """Return the stimuli that a PE gets for a deed of this worker's process."""
+    """Return the stimuli that a PE gets for an event of this worker's process."""
     match deed:
         case plans.Demand():
             return (stimuli.WorkerDemands(worker, deed.workers),)
@@ -332,7 +332,7 @@ def _stimuli_of(deed: plans.AnyDeed, worker: int, process: Process | None) -> tu
         case plans.Fail():
             return (stimuli.WorkerRaised(worker, "an error"),)
         case _:
-            raise AssertionError(f"{type(deed).__name__} is no deed of a worker")
+            raise AssertionError(f"{type(deed).__name__} is no event of a worker")
 
 
 def failure_of(plan: plans.Plan) -> Failure | None:
@@ -390,7 +390,7 @@ class _Tap:
         return False
 
     def _note_received(self, dest: int, source: int, said: Said) -> None:
-        if waiting := self._on_their_way[source, dest]:  # else the message had waited for a later generation
+        if waiting := self._on_their_way[source, dest]:  # empty for a message held for a generation
             sent = waiting.popleft()
             sent.arrives_s = self._cluster.now
             self.delivered.append(sent)
@@ -402,7 +402,7 @@ def schedule_of(plan: plans.Plan) -> str:
     scenario = Scenario(plan)
     tap = _Tap(scenario)
     failure = failure_in(scenario)
-    lines = [_settings(plan), "deeds:", *(f"  {_deed(deed)}" for deed in plan.deeds)]
+    lines = [_settings(plan), "events:", *(f"  {_deed(deed)}" for deed in plan.deeds)]
     if plan.special is not None:
         special = set(plan.special)
         lines.append(f"each delay is the shortest ({_shortest(plan)}), except:")

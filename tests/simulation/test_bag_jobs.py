@@ -52,13 +52,13 @@ def test_many_workers_share_the_work() -> None:
 
 
 def test_nothing_is_done_twice_if_workers_leave_in_order() -> None:
-    events = tuple(bags.Event(0.05 * each, bags.Deed.VOLUME, 1 + each * 7 % 9) for each in range(1, 40))
+    events = tuple(bags.Event(0.05 * each, bags.EventKind.VOLUME, 1 + each * 7 % 9) for each in range(1, 40))
     outcome = bags.BagCluster(plan(volume=9, events=events)).run()
     assert outcome.wasted == 0
 
 
 def test_a_root_that_dies_begins_anew_where_its_last_checkpoint_was() -> None:
-    events = (bags.Event(0.2, bags.Deed.CRASH, 0),)
+    events = (bags.Event(0.2, bags.EventKind.CRASH, 0),)
     anew = bags.BagCluster(plan(volume=4, events=events, checkpoint_s=None)).run()
     goes_on = bags.BagCluster(plan(volume=4, events=events, checkpoint_s=0.05, settle_s=0.02)).run()
     assert goes_on.busy_s < anew.busy_s

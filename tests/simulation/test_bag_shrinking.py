@@ -62,7 +62,7 @@ def test_a_life_that_counts_twice_is_shrunk_told_and_can_be_replayed(
 
 def test_a_plan_without_a_part_plays_like_the_plan_with_it() -> None:
     plan = msgspec.structs.replace(bags.draw_plan(28), events=())
-    longer = msgspec.structs.replace(plan, events=(bags.Event(1e9, bags.Deed.CRASH, 0),))
+    longer = msgspec.structs.replace(plan, events=(bags.Event(1e9, bags.EventKind.CRASH, 0),))
     lives = [BagCluster(each) for each in (plan, longer)]
     outcomes = [life.run() for life in lives]
     assert outcomes[0] == outcomes[1]
