@@ -70,13 +70,13 @@ def places_without_search() -> dict[str, str]:
 
 def installed(group: str = ENTRY_POINT_GROUP) -> dict[str, str]:
     """Return name -> place of everything installed in an entry-point group."""
-    from importlib.metadata import entry_points  # takes as long as importing an application
+    from importlib.metadata import entry_points  # this import takes as long as importing an application
 
     return {point.name: point.value for point in entry_points(group=group)}
 
 
 def imported(place: str) -> Any:
-    """Import the object at a place. Raises as the import of its module."""
+    """Import an object by its place ("module:Class"). Raises any error of the import."""
     module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)
 

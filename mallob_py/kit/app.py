@@ -192,14 +192,14 @@ class WorkerContext(ABC):
 
     @abstractmethod
     def send_to_parent(self, data: bytes) -> None:
-        """Send to this worker's parent; at the root: no effect."""
+        """Send bytes to this worker's parent; no effect at the root."""
 
     @abstractmethod
     def send_to_children(self, data: bytes) -> None:
-        """Send to each child present now."""
+        """Send bytes to each child present now."""
 
     def send_to(self, address: tuple[int, int], data: bytes) -> None:
-        """Send to the worker, anywhere in the tree, whose address a `TreeMessage.sender` gave."""
+        """Send bytes to a worker, anywhere in the tree, whose address is the `sender` of a `TreeMessage`."""
         raise NotImplementedError
 
     def report_progress(  # noqa: B027 (without effect where nobody looks)

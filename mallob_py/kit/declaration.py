@@ -138,8 +138,8 @@ class Declaration:
     #: options of `submit`, and fields of the web page's form. If an option's key is in `result_files`, the
     #: command waits for the result and copies the file to the user's path
     options: ClassVar[tuple[JobOption, ...]] = ()
-    #: an option that `serve` has, too. The value given to `serve` holds for jobs whose configuration has no
-    #: key of `settles_default`
+    #: an option that `serve` has, too. The value given to `serve` holds for jobs whose configuration has none
+    #: of the keys in `settles_default`
     service_option: ClassVar[JobOption | None] = None
     settles_default: ClassVar[frozenset[str]] = frozenset()
     #: prefix of the comment lines that `solve` prints beside answers; "": no comment lines

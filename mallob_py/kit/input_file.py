@@ -100,7 +100,7 @@ def read_decompressed(path: str) -> bytes:
 
 def read_text(path: str) -> bytes:
     """Return a text's content, decompressed, without a byte order mark. An empty file is an empty text."""
-    with suppress(OSError, ValueError):  # reported below
+    with suppress(OSError, ValueError):  # `text_blocks` below reports the error
         status = os.stat(path)
         if stat.S_ISREG(status.st_mode) and not status.st_size:
             return b""

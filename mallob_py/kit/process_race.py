@@ -82,7 +82,8 @@ def race(
     Args:
         context: the worker's view of its job.
         prepare: makes the attempt with the given number.
-        turn: called when messages came and now and then without; returns the attempts to give up.
+        turn: a function called when messages have come, and at least every `pause_s()` seconds; it returns
+            the attempts that must be given up.
         judge: turns an attempt's answer into the worker's result; None: another attempt begins instead.
         pause_s: returns the longest time until the next call of `turn`.
 
@@ -125,7 +126,7 @@ class _Race(Generic[A]):
         self._turn = turn
         self._selector = selectors.DefaultSelector()
         self._selector.register(context.fileno(), selectors.EVENT_READ)
-        self._children: dict[int, _Child[A]] = {}  # by pid
+        self._children: dict[int, _Child[A]] = {}  # process id -> child
         self._restarts = [RestartLimit(_MAX_RESTARTS) for _ in range(context.threads)]
         self._deaths: list[str] = []
 
@@ -137,7 +138,7 @@ class _Race(Generic[A]):
     ) -> None:
         self._context.note_memory()
         for pid in self._children:
-            os.kill(pid, signal.SIGKILL)  # a child not waited for keeps its pid, so no other process has it
+            os.kill(pid, signal.SIGKILL)  # this child was not waited for, so its pid was not reused
         for child in list(self._children.values()):
             self._bury(child)
         self._selector.close()
@@ -166,7 +167,7 @@ class _Race(Generic[A]):
         worker_pid = os.getpid()
         try:
             pid = os.fork()
-        except OSError as error:  # too many processes: go on with the present processes
+        except OSError as error:  # no further process can be made: go on with the present ones
             self._deaths.append(f"number {number}: fork: {error.strerror}")
             attempt.close()
             os.close(ours)
@@ -229,7 +230,7 @@ def run_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
             signal.pause()
     except MemoryError:
         os._exit(_OUT_OF_MEMORY_STATUS)
-    except BrokenPipeError:  # the worker has ended, and we end with it
+    except BrokenPipeError:  # the worker process has ended, so this child ends, too
         os._exit(1)
     except BaseException:
         with suppress(BaseException):
@@ -253,7 +254,7 @@ def _message_of(attempt: Attempt) -> bytes:
     except InputError as error:
         text = error.message.encode(errors="replace")
         return _HEADER.pack(_REFUSAL, 0, len(text), 0) + text
-    except MemoryError:  # counts as a death, like a kill by the kernel: other attempts may need less memory
+    except MemoryError:  # as after a kill by the kernel: other attempts may need less memory
         raise
     except Exception:
         text = traceback.format_exc().encode(errors="replace")
@@ -290,7 +291,7 @@ def _die_with(parent_pid: int) -> None:
     """Have the kernel kill this process when its parent ends, even if the parent is killed."""
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError("prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent_pid:  # the parent ended before the call
+    if os.getppid() != parent_pid:  # the parent has ended already
         os._exit(1)
 
 

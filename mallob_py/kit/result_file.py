@@ -317,7 +317,7 @@ class UnfinishedFile:
         target = os.path.basename(self._path)
         try:
             if not self._has_name:
-                # With a folder's descriptor; without one, Python would link the symbolic link itself.
+                # A folder's descriptor is given: without one, Python would link the symbolic link itself.
                 os.link(f"/proc/self/fd/{self.fd}", self._name, src_dir_fd=self.fd, dst_dir_fd=self._folder)
             if self._root is None:
                 os.replace(self._name, target, src_dir_fd=self._folder, dst_dir_fd=self._parent)
@@ -375,7 +375,7 @@ class ResultPath:
             folder = prepare_result_file(self.path)
         except ResultFileError as error:
             raise self.refusal(error) from None
-        import numpy as np  # here, since the service and the fork server import this module without numpy
+        import numpy as np  # imported here, since the service needs this module without numpy
 
         return {self._payload_key: np.frombuffer(os.fsencode(folder), dtype=np.uint8)}
 

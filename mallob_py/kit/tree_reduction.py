@@ -100,9 +100,9 @@ class _Part:
     """The part of this worker in the present epoch."""
 
     epoch: int
-    #: call number of our call to the children
+    #: number of this worker's call to its children
     call: int
-    #: call number of our parent's call to us, 0 at the root
+    #: number of the parent's call to this worker; 0 at the root
     parent_call: int
     #: indices of the children that have neither given nor are absent
     waiting: set[int]
@@ -146,12 +146,12 @@ class TreeReduction:
         self._prefix = _MAGIC + bytes((channel,))
         self._clock = clock
         self._index = context.index
-        #: latest epoch of a call; this worker gives nothing more to earlier epochs
+        #: latest epoch for which this worker was called; it gives nothing more for earlier epochs
         self._seen = 0
         self._part: _Part | None = None
         self._finished: list[Finished] = []
 
-    # --- for the application --------------------------------------------------------------
+    # --- methods for the application ------------------------------------------------------
 
     @property
     def unfinished(self) -> int | None:
@@ -246,7 +246,7 @@ class TreeReduction:
             part.remind_s = now + part.reminder_delay_s
             self._call_children(_Kind.REMINDER, part)
 
-    # --- messages in --------------------------------------------------------------------------
+    # --- arriving messages --------------------------------------------------------------------
 
     def _take(self, message: TreeMessage) -> None:
         _, _, kind, epoch, call, index, newest = _HEADER.unpack_from(message.data)
@@ -255,7 +255,7 @@ class TreeReduction:
                 self._child_absent(message.source, call, 0)
         elif kind in (_Kind.GIVE, _Kind.ABSENT):
             if message.source != index:
-                return  # the sender was called at another index
+                return  # this worker called the sender at another index
             if kind == _Kind.GIVE:
                 self._child_gave(index, call, newest, message.data[_HEADER.size :])
             else:
@@ -293,7 +293,7 @@ class TreeReduction:
         part.newest = max(part.newest, newest)
         self._settle(part)
 
-    # --- messages out -------------------------------------------------------------------------
+    # --- sent messages ------------------------------------------------------------------------
 
     def _call_children(self, kind: _Kind, part: _Part) -> None:
         if part.waiting:

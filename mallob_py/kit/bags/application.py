@@ -131,10 +131,10 @@ def _told(application: BagApplication, configuration: Mapping[str, Any], found: 
 
 
 def _rehearse(application: BagApplication, configuration: Mapping[str, Any]) -> None:
-    """Let two ledgers do a job as real workers would, and discard the result."""
+    """Let two ledgers (workers' accounts of tasks) do a small job as real workers would."""
     payload = application.read(app.JobInput(configuration=configuration))
     for array in payload.values():
-        array.flags.writeable = False  # read-only as in workers: kernels for such arrays are separate
+        array.flags.writeable = False  # read-only, as in workers: compiled kernels depend on that
     work = _Work(application, payload, configuration)
     workers = [Ledger(work, seed) for seed in range(2)]
     root = workers[0]
@@ -239,7 +239,7 @@ class BagWorker:
                 self._place = place
                 self._settle_in(now)
             ledger.tick(now)
-            self._flush()  # answers must not wait for our tasks
+            self._flush()  # answers to other workers must not wait until tasks are done
             if not self._is_leaving:
                 self.work(now)
             self._flush()
@@ -270,7 +270,7 @@ class BagWorker:
             self.ledger.open_root(now, last)
             self._restored = self.ledger.books.done()
             self._checkpoint_s = now + _CHECKPOINT_S
-            if last is not None:  # such a job has mostly paused, and its next turn begins on this rank
+            if last is not None:  # the job has mostly paused, and its next turn begins on this rank
                 self._has_rested(now)
         self.ledger.neighbours_changed(now)
 
@@ -282,7 +282,7 @@ class BagWorker:
         """Write a checkpoint if this is the root."""
         if self.ledger.books.root is None:
             return
-        before_s = time.thread_time()  # thread time, which excludes a pause meanwhile
+        before_s = time.thread_time()  # the thread's CPU time, which excludes a pause
         data = self.ledger.books.checkpoint()
         self._total = self._expected_total()
         self._offer(self.ledger.books.counted(data))

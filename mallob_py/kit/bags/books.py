@@ -81,7 +81,7 @@ class Loan:
 
 @dataclass(slots=True)
 class Account:
-    """An account; number 0 is the job itself, which has no lender."""
+    """An account of the tasks that a worker does for a lender; number 0 is the job itself, without lender."""
 
     #: number of the loan for which the account was opened
     number: int
@@ -102,11 +102,11 @@ class Account:
     #: time at which the account is given up unless another lender takes it over; infinity: the lender is
     #: there
     orphaned_until_s: float = math.inf
-    #: tasks done when results were last taken out of the bag; -1: never
+    #: number of tasks done when results were last taken out of the bag; -1: they were never taken out
     gathered: int = -1
-    #: tasks done as last reported
+    #: number of tasks done that was last reported to the lender
     told: int = 0
-    #: number of splits, beyond the first, after which the last bag lent was small enough
+    #: number of further splits after which the bag that was lent last was small enough
     halvings: int = 0
 
     def has_work(self) -> bool:
@@ -227,7 +227,7 @@ class Books:
         bags = (account.bag for account in self.accounts)
         return sum(float(bag.expected_tasks()) for bag in bags if bag is not None and not bag.is_empty())
 
-    # --- what is found ---------------------------------------------------------------------
+    # --- solutions found -------------------------------------------------------------------
 
     def look_for_better(self, bag: Bag) -> None:
         """If a bag has found a better solution, let the bags of all accounts learn it."""
@@ -245,7 +245,7 @@ class Books:
         if bag is not None and self.incumbent.best is not None:
             bag.learn(self.incumbent.best)
 
-    # --- entries ---------------------------------------------------------------------------
+    # --- entries of the log ----------------------------------------------------------------
 
     def note(
         self,

@@ -5,11 +5,11 @@ result and no error. So authors check the laws by `mallob-py run NAME --check-la
 
     check_bag(SubsetsApplication(), {"weights": [3, 4, 5], "target": 7})
 
-The check splits the job's first bag into small pieces, and does each piece in several ways: at once, in small
-steps, after conversion to bytes and back, in halves, in parts, merged again. All ways must give the same
-result and the same number of tasks. The number may vary if long tasks are done in parts or if solutions found
-spare tasks (`Bag.best`, `Bag.counts_vary`). `expected_tasks` must count as `process` does, because a worker
-lends no bag with so few expected tasks that doing them takes less time than sending them.
+The check splits the job's first bag into small pieces, and does each piece in several ways: as a whole, in
+small steps, after conversion to bytes and back, split into two or more parts, merged again. All ways must
+give the same result and the same number of tasks. The number may vary if long tasks are done in parts or if
+solutions found spare tasks (`Bag.best`, `Bag.counts_vary`). `expected_tasks` must count as `process` does,
+because a worker lends no bag with so few expected tasks that doing them takes less time than sending them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _checked(checker: _Checker, seconds_max: float) -> str:
     pieces = checker.pieces(time.monotonic() + seconds_max)
     if not pieces:
         raise NothingToCheck(f"no piece with at most {TASKS_MAX} tasks was found; check a smaller job")
-    checker.check_fold([outcome.result for _, outcome in pieces])  # first, because other checks fold
+    checker.check_fold([outcome.result for _, outcome in pieces])  # first: other checks call `fold`
     for data, outcome in pieces:
         checker.check_piece(data, outcome)
     checker.check_learn(pieces)
@@ -129,7 +129,7 @@ class _Checker:
         #: parts
         self._counts = True
 
-    # --- pieces ---------------------------------------------------------------------------------
+    # --- pieces of a bag ------------------------------------------------------------------------
 
     def pieces(self, deadline_s: float) -> list[tuple[bytes, TasksResult]]:
         """Split small pieces off the first bag; return them as bytes, with their results."""
@@ -217,7 +217,7 @@ class _Checker:
         in_steps = self._in_steps(data)
         if in_steps.tasks != expected.tasks:
             self._counts = False
-        self._expect("process in small steps does other tasks", in_steps, expected)
+        self._expect("process in small steps does other tasks than at once", in_steps, expected)
         self._expect("to_bytes changes the bag", self._after_bytes(data), expected)
         self._expect(
             "bag_from_bytes(to_bytes()) is another bag", self._run(self._sent(self._bag(data))), expected
@@ -355,7 +355,7 @@ class _Checker:
         if len(found) < _EXPECTED_PIECES_MIN:
             return False
         factor, left, tasks, bag = sorted(found, key=itemgetter(0))[len(found) // 2]
-        is_search = bag.counts_vary or type(bag).best is not Bag.best  # solutions found spare tasks
+        is_search = bag.counts_vary or type(bag).best is not Bag.best  # a solution that is found spares tasks
         if factor > _EXPECTED_FACTOR or (factor < 1.0 / _EXPECTED_FACTOR and not is_search):
             raise BrokenLaw(
                 f"expected_tasks and process count different things: of a piece that {type(bag).__name__}"
@@ -395,7 +395,7 @@ class _Checker:
         try:
             outcomes = [self._run(bag) for bag in bags]
         except _TooLarge:
-            return  # the tasks may be the same in another order
+            return  # too large to run, and maybe equal but for the order
         self._expect("first_bag gives another bag at each call", outcomes[1], outcomes[0])
 
 

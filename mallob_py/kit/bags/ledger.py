@@ -68,18 +68,19 @@ from mallob_py.kit.bags.others import Others
 ASK_AGAIN_S = 0.002
 ASK_GROWTH = 1.25
 ASK_AGAIN_MAX_S = 2.0
-#: time after a loan in which its lender does not serve the same need again, because the loan is on its way
+#: time after a loan in which the lender does not answer a repetition of the borrower's request, because the
+#: loan is on its way
 SERVE_AGAIN_S = 0.1
-#: greatest number of served needs that are remembered
+#: greatest number of served requests that are remembered
 SERVED_MAX = 256
-#: time after which lifelines are sent again, because they may get lost
+#: time after which lifelines (requests that neighbours keep) are sent again, because they may get lost
 LIFELINE_AGAIN_S = 0.05
 #: delay before a worker that just ran out of tasks asks again; busy workers read messages every few
 #: milliseconds
 FIRST_REQUEST_S = 0.004
 #: number of chunks left from which on a worker asks for more tasks
 CHUNKS_AHEAD = 2.0
-#: greatest number of chunks between two looks at the number of tasks left
+#: greatest number of chunks between two checks of the number of tasks left
 CHUNKS_UNSEEN_MAX = 8
 #: how often a request that cannot be served is passed on at most
 HOPS = 1
@@ -142,8 +143,8 @@ def _bytes_to_lend(account: Account, bag: Bag, bytes_max: int) -> bytes:
     assert account.bag is not None
     halvings = 0
     while True:
-        # The last loan needed `account.halvings` splits: after much fewer splits, `bag` is too large to be
-        # lent.
+        # The last bag lent was small enough after `account.halvings` splits, so a bag that was split less
+        # often is probably too large.
         data = bag.to_bytes() if halvings >= account.halvings - 1 else None
         if data is not None and len(data) <= bytes_max:
             break
@@ -173,7 +174,7 @@ class Ledger:
         self.others = Others(self._random)
         self._settle_s = settle_s
         self._bounds = bounds
-        #: address of a waiting worker -> its lifeline, in the order of arrival
+        #: address of a waiting worker -> its lifeline (a request that is kept), in the order of arrival
         self._askers: dict[messages.Address, messages.Lifeline] = {}
         self._ask_s = 0.0
         self._ask_delay_s = ASK_AGAIN_S
@@ -182,13 +183,15 @@ class Ledger:
         self._need = 0
         #: whether this worker has done tasks since its last request
         self._has_worked = False
-        #: token of an asker -> the asker's need that this worker served last, and the time
+        #: token of an asking worker -> number of the request that this worker served last, and the time of
+        #: serving
         self._served: dict[int, tuple[int, float]] = {}
         #: tasks of the last chunk; before the first chunk, the number reported by other workers
         self.chunk_tasks = 1
-        #: number of tasks `done_here` until which this worker need not look at the number of tasks left
+        #: number of tasks `done_here` up to which this worker need not check the number of tasks left
         self._enough_until = 0.0
-        #: whether neighbours may have this worker's lifelines, and when to send lifelines again
+        #: whether neighbours may have this worker's lifelines (requests that they keep), and when to send
+        #: lifelines again
         self._has_lifelines = False
         self._lifelines_s = 0.0
         self._leaving = False
@@ -242,7 +245,7 @@ class Ledger:
     @staticmethod
     def _process(bag: Bag, count: int) -> int:
         try:
-            return index(bag.process(count))  # converts NumPy's integers, too, which messages cannot carry
+            return index(bag.process(count))  # converts NumPy's integers, which no message carries
         except Exception as error:
             error.add_note(f"{type(bag).__name__}.process({count}) raised this{_task_at_work(bag)}")
             raise
@@ -318,7 +321,7 @@ class Ledger:
         """Tell whether all returned accounts are confirmed and the job's account has no open loans."""
         return not any(account.number != 0 or account.loans for account in self.books.accounts)
 
-    # --- messages in -----------------------------------------------------------------------------
+    # --- arriving messages -----------------------------------------------------------------------
 
     def receive(self, source: messages.Address, message: messages.AnyBagMessage, now: float) -> None:
         self.books.now = now
@@ -434,14 +437,14 @@ class Ledger:
         self.others.hear_of(message.others)
 
     def _hold(self, asker: messages.Address, message: messages.Lifeline, now: float) -> None:
-        """Lend to a neighbour now, or keep its lifeline."""
+        """Lend tasks to a neighbour now, or keep its request (lifeline) for later."""
         if self._leaving or self._is_served(message, now) or self._lend(asker, message, now):
             return
         if len(self._askers) < ASKERS_MAX:
             self._askers[asker] = message
 
     def _is_served(self, wanted: messages.WorkWanted | messages.Lifeline, now: float) -> bool:
-        """Tell whether this worker has just lent to the asker for the same need."""
+        """Tell whether this worker has just served the same request of the asker."""
         need, served_s = self._served.get(wanted.token, (-1, -math.inf))
         return need == wanted.need and now < served_s + SERVE_AGAIN_S
 
@@ -591,7 +594,7 @@ class Ledger:
         loan.probe_s = now + PROBE_S + 2 * self._bounds.pause_s(loan.copy)
         self._send(loan.borrower, messages.Moved(number) if loan.is_inherited else messages.Probe(number))
 
-    # --- leaving in order ------------------------------------------------------------------------------
+    # --- workers that leave in order -------------------------------------------------------------------
 
     def _return(self, account: Account, now: float) -> None:
         self.books.gather(account)

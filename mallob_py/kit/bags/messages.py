@@ -48,9 +48,9 @@ class WorkWanted(BagMessage, frozen=True, tag=1):
     need: int
     #: a few workers that the sender knows; so each worker learns of workers all over the tree
     others: tuple[Address, ...] = ()
-    #: number of workers still to look at before one gives
+    #: number of workers that the request must still visit before the richest of them gives
     looks: int = 0
-    #: the richest worker looked at so far (None: the sender), and its number of tasks left
+    #: the richest worker visited so far (None: the sender), and its number of tasks left
     richest: Address | None = None
     most: float = 0.0
     #: number of tasks left above which a worker gives
@@ -71,7 +71,7 @@ class Lend(BagMessage, frozen=True, tag=2):
     number: int
     bag: bytes
     others: tuple[Address, ...] = ()
-    #: number of tasks that the lender does between two looks at messages
+    #: number of tasks that the lender does before it reads messages again
     chunk: int = 1
     #: the best solution known to the lender
     best: bytes = b""

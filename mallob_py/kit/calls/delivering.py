@@ -55,7 +55,7 @@ class Deliverer:
     def look(self, now_s: float) -> float | None:
         """Start another thread if a slow delivery holds the present one.
 
-        Return the time to look again; None: not needed.
+        Return the time when `look` must be called again; None: not needed.
         """
         with self._changed:
             if not self._waiting or self._begun_s is None:

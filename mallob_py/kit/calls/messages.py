@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-#: roles in the proof of the key (`wire`)
+#: names of both ends in the proof that they know the job's key (`wire`)
 CLIENT, WORKER = b"client", b"worker"
 
 
@@ -19,7 +19,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     """Base of all messages."""
 
 
-# --- from a worker -----------------------------------------------------------------------------------
+# --- messages from a worker --------------------------------------------------------------------------
 
 
 class Hello(Message, frozen=True, tag=1):
@@ -103,7 +103,7 @@ class Kept(Message, frozen=True, tag=10):
     fd: int
 
 
-# --- from the client -----------------------------------------------------------------------------------
+# --- messages from the client --------------------------------------------------------------------------
 
 
 class Function(Message, frozen=True, tag=20):

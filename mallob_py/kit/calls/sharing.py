@@ -114,7 +114,7 @@ def _by_value(memory: Buffer) -> Shared[Any]:
 
 def share(buffers: Sequence[Buffer]) -> tuple[Shared[Any], str, Region]:
     """Put a pickle and its buffers into shared memory. Raises OSError."""
-    import numpy as np  # late: only processes that share need numpy
+    import numpy as np  # imported late: only processes that share objects need numpy
 
     mark = secrets.token_hex(16)
     payload = {str(number): np.frombuffer(buffer, np.uint8) for number, buffer in enumerate(buffers)}

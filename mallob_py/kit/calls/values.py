@@ -105,7 +105,7 @@ def _dump(dumps: Callable[..., bytes], value: Any, buffer_bytes_min: int = _BUFF
         try:
             view = buffer.raw()
         except BufferError:
-            return True  # not contiguous
+            return True  # the array is not contiguous
         if view.nbytes < buffer_bytes_min:
             return True
         buffers.append(view)
@@ -152,7 +152,7 @@ def are_atoms(values: Iterable[Any]) -> bool:
 
 
 def snapshot(result: Any) -> Any:
-    """Return an immutable result itself; of another result, the buffers of `dump`. Raises CannotSend."""
+    """Return a result itself if it is immutable, else the buffers of its `dump`. Raises CannotSend."""
     return result if type(result) in ATOMS else dump(result, "its result")
 
 
@@ -350,7 +350,7 @@ def user_frames(trace: TracebackType | None, own_file: str) -> TracebackType | N
 def name_of(function: Any) -> str:
     """Return a function's name for messages."""
     while (inner := getattr(function, "func", None)) is not None and callable(inner):
-        function = inner  # a partial
+        function = inner  # the function in a partial
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     module = getattr(function, "__module__", None)
     return f"{module}.{name}" if module not in (None, "builtins", "__main__") else str(name)

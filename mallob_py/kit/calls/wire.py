@@ -120,8 +120,8 @@ class FrameReader:
         self._stage = bytearray()
         self._scratch = bytearray(_STAGE_BYTES)
         self._head: bytes | None = None
-        #: for the frame being received: sizes of all its buffers, the buffers begun so far, and the number of
-        #: bytes in the last of them
+        #: for the frame that is being received: sizes of all its buffers, the buffers begun so far, and the
+        #: number of bytes received of the last buffer
         self._sizes: tuple[int, ...] = ()
         self._buffers: list[bytearray] = []
         self._filled = 0
@@ -145,7 +145,7 @@ class FrameReader:
                 count = 0
             if not count:
                 if frames:
-                    return frames  # the next call finds the connection's end
+                    return frames  # the next call of `read` finds the connection's end
                 raise PeerGone
 
     def _target(self) -> memoryview | None:
@@ -259,7 +259,7 @@ class Handshake:
 
     def _send(self, data: bytes) -> None:
         try:
-            self._socket.sendall(data)  # some bytes on a new connection never block
+            self._socket.sendall(data)  # sending a few bytes on a new connection never blocks
         except OSError:
             raise PeerGone from None
 
