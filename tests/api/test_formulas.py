@@ -73,7 +73,7 @@ def with_bounds(formula: Any) -> Any:
 
 
 class Iterators:
-    """A weighted formula of iterators."""
+    """A weighted formula whose parts are iterators."""
 
     def __init__(self) -> None:
         self.hard = map(iter, CLAUSES)

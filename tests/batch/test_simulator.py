@@ -259,8 +259,9 @@ def test_a_wish_is_not_granted_while_it_would_delay_the_first_that_waits(policy:
 
 
 def bounding(policy: str, *others: tuple[Job, Truth], high: int = 4) -> Schedule:
-    """Simulate a malleable job on two of four nodes that has work for four after five seconds, and for one at
-    last.
+    """Simulate a malleable job on two of four nodes, and `others`.
+
+    After a quarter of its work, the job has work for four nodes, after three quarters for one.
     """
     own = Job(0, 0.0, 2, 200.0, Kind.MALLEABLE, 1, high)
     wishes = (Wish(0.0, 2), Wish(0.25, 4), Wish(0.75, 1))

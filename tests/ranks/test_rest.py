@@ -129,7 +129,7 @@ def test_a_service_rests_while_it_has_halted_for_a_rank_that_hangs(tmp_path: Pat
         os.kill(hung, signal.SIGSTOP)
         try:
             with _order(service, "resize", "=2") as order:
-                for _ in range(8):  # until messages to the hanging rank wait
+                for _ in range(8):  # long enough that messages to the hanging rank wait
                     await_rest(*(pid for pid in ranks if pid != hung))
                 assert order.poll() is None
                 os.kill(hung, signal.SIGCONT)
