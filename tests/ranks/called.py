@@ -116,10 +116,12 @@ def cannot_come_back(_: object) -> object:
     return threading.Lock()
 
 
-def append_and_nap(folder: str, call: int) -> int:
-    """Make a file for each run of a call, then sleep for 10 ms."""
+def append_and_nap(folder: str, call: int, awaited: str = "") -> int:
+    """Make a file for each run of a call, sleep for 10 ms, then wait for the file `awaited`."""
     Path(folder, f"{call}.{os.getpid()}").touch()
     time.sleep(0.01)
+    while awaited and not os.path.exists(awaited):
+        time.sleep(0.005)
     return call
 
 

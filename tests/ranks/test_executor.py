@@ -210,20 +210,24 @@ def test_results_can_be_awaited(executor: Executor) -> None:
     assert asyncio.run(ask()) == [27, 8, [3, 2, 1]]
 
 
-def test_the_job_ends_with_its_executor_and_when_its_program_dies(service: Running) -> None:
+def test_the_job_of_a_program_that_dies_ends_amid_its_call(service: Running, tmp_path: Path) -> None:
     with Client(service.api_dir) as client:
 
         def names() -> list[str]:
             return [job.application for job in client.jobs()]
 
+        poll_until(lambda: "CALLS" not in names(), "the end of earlier jobs")
         code = (
             "import os, sys, called\nfrom mallob_py import Executor\n"
             f"executor = Executor({str(service.api_dir)!r})\n"
-            "print(executor.submit(abs, -1).result(), flush=True)\nos._exit(0)"
+            "executor.submit(called.touch_and_wait, *sys.argv[1:])\ninput()\nos._exit(0)"
         )
+        program = [sys.executable, "-c", code, str(tmp_path / "begun"), str(tmp_path / "never")]
         env = os.environ | {"PYTHONPATH": str(Path(called.__file__).parent)}
-        output = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-        assert output.stdout == "1\n", output.stderr
+        with subprocess.Popen(program, env=env, stdin=subprocess.PIPE, text=True) as caller:
+            poll_until((tmp_path / "begun").exists, "the call")
+            poll_until(lambda: "CALLS" in names(), "its job")
+            caller.communicate("\n", timeout=DEADLINE_S)
         poll_until(lambda: "CALLS" not in names(), "the end of its job")
 
 

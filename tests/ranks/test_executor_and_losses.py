@@ -13,7 +13,7 @@ from other_user import NOBODY, as_nobody, needs_root
 from running import needs_mpiexec, poll_until, serving
 from test_growth import SURVIVE
 from test_other_hosts import _what_is_missing, grow
-from test_rank_losses import IS_MPICH, await_generation, ranks_of
+from test_rank_losses import IS_MPICH, await_generation, ranks_of, victims_of
 
 from mallob_py import Client, Executor
 from mallob_py.api.calls.hub import Hub
@@ -31,6 +31,11 @@ def _all_but(results: Any, count: int) -> list[int]:
     return [next(results) for _ in range(count)]
 
 
+def _gates(folder: Path) -> list[str]:
+    """The files that the calls of a map wait for: none, or for its second half, `go`."""
+    return [""] * (CALLS // 2) + [str(folder / "go")] * (CALLS // 2)
+
+
 def test_each_call_counts_once_while_a_rank_is_lost(tmp_path: Path) -> None:
     with (
         serving(tmp_path, *SURVIVE, "--preload", "CALLS", ranks=3) as service,
@@ -38,12 +43,17 @@ def test_each_call_counts_once_while_a_rank_is_lost(tmp_path: Path) -> None:
     ):
         poll_until(lambda: len(ranks_of(service)) == 3, "three ranks with fork servers")
         ranks = ranks_of(service)
-        results = executor.map(called.append_and_nap, [str(tmp_path)] * CALLS, range(CALLS), ordered=False)
+        client, other = victims_of(service, ["client", "other"], ranks)
+        results = executor.map(
+            called.append_and_nap, [str(tmp_path)] * CALLS, range(CALLS), _gates(tmp_path), ordered=False
+        )
         first = _all_but(results, 50)
-        os.kill(ranks[2], signal.SIGKILL)
+        os.kill(ranks[other], signal.SIGKILL)
         await_generation(service, 2)
         first += _all_but(results, 50)
-        os.kill(ranks[0], signal.SIGKILL)  # the rank that is the job's client
+        os.kill(ranks[client], signal.SIGKILL)
+        await_generation(service, 1)
+        (tmp_path / "go").touch()
         assert sorted([*first, *results]) == list(range(CALLS))
 
 
@@ -51,9 +61,12 @@ def test_calls_go_on_when_the_service_is_started_again(tmp_path: Path) -> None:
     with serving(tmp_path, "--preload", "CALLS", ranks=2) as service:
         api_dir = service.api_dir
         executor = Executor(api_dir)
-        results = executor.map(called.append_and_nap, [str(tmp_path)] * CALLS, range(CALLS), ordered=False)
+        results = executor.map(
+            called.append_and_nap, [str(tmp_path)] * CALLS, range(CALLS), _gates(tmp_path), ordered=False
+        )
         first = _all_but(results, 50)
         service.kill()
+        (tmp_path / "go").touch()
     with executor, serving(tmp_path, "--preload", "CALLS", ranks=2) as service:
         assert service.api_dir == api_dir
         assert sorted([*first, *results]) == list(range(CALLS))
