@@ -13,9 +13,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 from waiting import poll_until
@@ -436,11 +437,17 @@ def test_with_allow_paths_files_of_that_folder_can_be_named_and_no_others(
     ["..%2f..%2fetc%2fpasswd.x", "%2e%2e", "..", "a%00.b", "a%0d%0aX:y.b", "~u.n", ".u.n", "nodot", "0" * 32],
 )
 def test_a_key_never_leads_out_of_the_folder(web: WebServer, key: str) -> None:
-    (web.api_dir / "jobs.0" / "secret.json").write_text('{"result": {"resultcode": 10}}')
+    out = web.api_dir / "jobs.0" / "out"
+    there = out / f"{unquote(key)}.json"
+    with suppress(ValueError):  # no file has a name with a zero
+        there.parent.mkdir(exist_ok=True)
+        there.write_text('{"result": {"resultcode": 10}}')
     for rest in ("", "/reply", "/model"):
         answer = web.get(f"/api/jobs/{key}{rest}")
         assert answer.status == 404
         assert answer.error["message"]
+    with suppress(ValueError):
+        there.unlink()
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "~x", "a\r\nSet-Cookie: x", "a\0", "n" * 300])

@@ -496,6 +496,7 @@ def test_a_users_token_is_for_the_jobs_of_that_user(web: WebServer) -> None:
     assert ask("GET", f"/api/jobs/{own.json['id']}?wait=60").json["ended"]["outcome"] == "result"
     assert ask("GET", "/api/jobs/ann.mine/reply").status == 200
     poll_until(lambda: any(job["name"] == "secret" for job in web.get("/api/jobs").json["jobs"]))
+    poll_until(lambda: "secret" in web.get("/api/history").text)
 
     told = ask("GET", "/api/jobs").json
     assert told["user"] == "ann"

@@ -53,6 +53,14 @@ def test_a_moment_is_kept_once_and_sent_to_who_has_not_seen_it() -> None:
     assert set(part(kept, 2.0).jobs) == {3}
 
 
+def test_a_user_is_told_the_names_of_no_other_users_jobs() -> None:
+    kept = History()
+    kept.note(status_at(1.0, job(1, 2, "a"), msgspec.structs.replace(job(2, 6, "secret"), user="v")))
+    told = msgspec.json.decode(kept.since(0.0, "u"), type=HistoryPart)
+    assert {number: name.name for number, name in told.jobs.items()} == {1: "a"}
+    assert set(part(kept).jobs) == {1, 2}
+
+
 def test_the_oldest_moments_go_and_with_them_the_names_of_their_jobs() -> None:
     kept = History()
     for number in range(SAMPLES_MAX + 5):
