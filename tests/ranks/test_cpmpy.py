@@ -67,9 +67,7 @@ def test_objectives_go_to_maxsat(service: Running) -> None:
     for first, second in pairwise(range(3)):
         model += (starts[first] + 2 <= starts[second]) | (starts[second] + 4 <= starts[first])
     assert model.solve(solver=solver)
-    reference = model.objective_value()
-    assert model.solve(solver="ortools") if "ortools" in cp.SolverLookup.supported() else True
-    assert model.objective_value() == reference
+    assert model.objective_value() == 6
     assert not cp.Model([taken[0], ~taken[0]], minimize=cp.sum(taken)).solve(solver=solver)
 
 

@@ -87,10 +87,11 @@ def test_a_job_whose_solver_is_killed_still_gets_its_right_answer(service: Runni
 def test_the_death_of_a_worker_is_noticed_and_its_job_goes_on(service: Running, tmp_path: Path) -> None:
     poll_until(lambda: not busy_solvers(service), "the end of earlier jobs' solvers")
     path = service.submit("bereft", **hard_job(tmp_path))
-    solvers = poll_until(lambda: busy_solvers(service))
+    job = service.await_event("accepted", name="bereft")["job"]
+    solvers = poll_until(lambda: (found := busy_solvers(service))[1:] and found, "a solver at each rank")
     os.kill(parent_of(solvers[0]), signal.SIGKILL)
-    poll_until(lambda: set(busy_solvers(service)) - set(solvers), "another solver is at work")
-    service.await_event("crashed")
+    service.await_event("crashed", job=job)
+    poll_until(lambda: len({*busy_solvers(service)} - {solvers[0]}) == 2, "another solver is at work")
     service.interrupt("bereft")
     assert service.reply(path)["result"]["outcome"] == "interrupted"
 
@@ -118,13 +119,18 @@ def test_an_application_that_fails_in_reading_gets_an_error_reply(how: str, serv
 def test_a_killed_fork_server_is_replaced_and_its_jobs_go_on(service: Running) -> None:
     path = service.submit("orphaned", application="SLEEP")
     job = service.await_event("accepted", name="orphaned")["job"]
-    service.await_event("started", job=job)
+    service.await_event("started", job=job, index=0)
     for pid in service.processes():
         parent = parent_of(pid)  # 0 if the process has just ended
         if parent and "fork_server" in command_line(pid) and "fork_server" not in command_line(parent):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     assert service.ask("next", application="NOOP")["result"]["resultcode"] == 10
+
+    def starts() -> int:
+        return sum((one["job"], one["index"]) == (job, 0) for one in service.events("started"))
+
+    poll_until(lambda: starts() == 2, "the root is at work again")
     service.interrupt("orphaned")
     assert service.reply(path)["result"]["outcome"] == "interrupted"
 
@@ -184,7 +190,8 @@ def test_nothing_outlives_the_launching_process(tmp_path: Path) -> None:
         running.submit("hard", **hard_job(tmp_path))
         poll_until(lambda: busy_solvers(running))
         running.pids |= set(running.processes())
-        assert all(path.endswith(" (deleted)") for path in shared_by_mpi(ranks_of(running).values()))
+        shared = shared_by_mpi(ranks_of(running).values())
+        assert {path.endswith(" (deleted)") for path in shared} == {True}
         running.process.kill()
         running.process.wait()
         poll_until(lambda: not running.processes(), "nothing is left of the service")

@@ -274,7 +274,9 @@ def test_chains_go_on_after_all_their_processes_are_killed(tmp_path: Path) -> No
         chain = Chain(service, "killed")
         for _ in range(5):
             chain.ask()
-            for pid in workers(service):
+            killed = workers(service)
+            assert killed
+            for pid in killed:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             chain.check(service.reply(chain.submit()))

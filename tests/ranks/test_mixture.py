@@ -53,10 +53,13 @@ def fields_of(kind: str, number: int, formulas: dict[str, str], rng: random.Rand
 
 def kill_a_worker(service: Running, rng: random.Random) -> None:
     """Kill a random worker process, whether it runs a job or is spare."""
-    pids = [pid for pid in service.processes() if "fork_server" in command_line(parent_of(pid))]
-    if pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(rng.choice(pids), signal.SIGKILL)
+
+    def below_fork_servers() -> list[int]:
+        return [pid for pid in service.processes() if "fork_server" in command_line(parent_of(pid))]
+
+    pids = poll_until(below_fork_servers, "a worker process")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(rng.choice(pids), signal.SIGKILL)
 
 
 def is_gone(path: Path) -> bool:

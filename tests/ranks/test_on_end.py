@@ -14,9 +14,10 @@ pytestmark = needs_mpiexec
 
 def test_each_job_that_ends_has_the_command_run_once(tmp_path: Path) -> None:
     command = f'cat > "{tmp_path}/$MALLOB_PY_JOB.$MALLOB_PY_OUTCOME"; echo told >> {tmp_path}/times'
-    with serving(tmp_path, "--on-end", command, ranks=2) as service:
+    env = {"BAD": str(tmp_path / "bad")}
+    with serving(tmp_path, "--on-end", command, ranks=2, env=env) as service:
         service.ask("one", application="NOOP")
-        service.ask("$(touch bad)", application="NOOP")
+        service.ask("$(touch $BAD)", application="NOOP")
         service.ask("two", application="NOOP", files=["/no/such/file"])
         times = tmp_path / "times"
         poll_until(lambda: times.exists() and times.read_text().count("told") >= 3, "three jobs are told")
@@ -25,7 +26,7 @@ def test_each_job_that_ends_has_the_command_run_once(tmp_path: Path) -> None:
         assert times.read_text().count("told") == 3
         told = {path.name: json.loads(path.read_text()) for path in tmp_path.glob("u.*")}
         assert told["u.one.result"]["name"] == "one"
-        assert "u.$(touch bad).result" in told
+        assert "u.$(touch $BAD).result" in told
         assert not (tmp_path / "bad").exists()
         assert (tmp_path / "u.two.refused").exists()
 

@@ -121,11 +121,12 @@ def test_the_service_writes_proofs_and_tidies_up(tmp_path: Path) -> None:
 
 def test_a_proof_is_verified_of_a_job_that_takes_turns_with_others(tmp_path: Path) -> None:
     path = formula(tmp_path, commutativity(6).text("circuits"))
-    with serving(tmp_path / "service", ranks=2) as service:
+    with serving(tmp_path / "service", "--slice", "100ms", ranks=2) as service:
         for name in ("one", "two", "three"):
             service.submit(name, application="SLEEP")
             job = service.await_event("accepted", name=name)["job"]
             service.await_event("started", job=job)
         reply = service.ask("proved", files=[str(path)], configuration={"proof": "proof"})
         assert reply["result"]["resultcode"] == UNSAT, json.dumps(reply)
+        service.await_event("suspended", job=reply["internal_id"])
         assert_verified(path, service.box() / "results" / "proof")

@@ -154,17 +154,16 @@ def test_a_rank_that_hangs_is_found_out_and_the_others_go_on(wanted: str, tmp_pa
 
 def test_several_clients_end_up_on_one_rank_and_all_their_jobs_are_answered(tmp_path: Path) -> None:
     with serving(tmp_path, "--clients", "3", ranks=3) as service:
-        replies = [
-            service.submit(f"job{client}", client, application="SLEEP", wallclock_limit="3s")
-            for client in range(3)
-        ]
+        replies = [service.submit(f"job{client}", client, application="SLEEP") for client in range(3)]
         poll_until(lambda: len(service.events("accepted")) == 3)
         ranks = ranks_of(service)
         for left, victim in ((2, 0), (1, 2)):
             os.kill(ranks[victim], signal.SIGKILL)
             await_generation(service, left)
-        for reply in replies:
-            assert service.reply(reply)["result"]["outcome"] == "wallclock-limit"
+        for client, reply in enumerate(replies):
+            assert not reply.exists()
+            service.interrupt(f"job{client}", client)
+            assert service.reply(reply)["result"]["outcome"] == "interrupted"
         for client in range(3):
             assert service.ask(f"later{client}", client, application="NOOP")["result"]["resultcode"] == 10
         assert service.output.count("accepting jobs") == 1
@@ -215,7 +214,7 @@ def test_jobs_of_two_clients_with_limits_go_on_when_one_rank_has_both(lost: int,
     rules = tmp_path / "users.toml"
     rules.write_text("[default]\nactive-jobs = 2\n")
     with serving(tmp_path, "--clients", "2", "--users", str(rules), ranks=2) as service:
-        first = service.submit("first", 1 - lost, application="SLEEP", wallclock_limit="3s")
+        first = service.submit("first", 1 - lost, application="SLEEP")
         service.await_event("started")
         waiting = [
             service.submit(f"next{client}", client, application="SLEEP", wallclock_limit="1s")
@@ -227,7 +226,10 @@ def test_jobs_of_two_clients_with_limits_go_on_when_one_rank_has_both(lost: int,
         os.kill(holder, signal.SIGKILL)
         assert holder in ranks.values()
         await_generation(service, 1)
-        for reply in (first, *waiting):
+        assert not first.exists()
+        service.interrupt("first", 1 - lost)
+        assert service.reply(first)["result"]["outcome"] == "interrupted"
+        for reply in waiting:
             assert service.reply(reply)["result"]["outcome"] == "wallclock-limit"
         for client in range(2):
             assert service.ask(f"later{client}", client, application="NOOP")["result"]["resultcode"] == 10

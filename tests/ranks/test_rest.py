@@ -77,6 +77,7 @@ def test_a_service_rests_while_its_newcomer_does_not_come_up(tmp_path: Path) -> 
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
         await_rest(*ranks)
+        assert order.poll() is None
         for pid in new:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)

@@ -49,7 +49,9 @@ def test_solvers_are_suspended_continued_and_ended_with_their_worker(tmp_path: P
         poll_until(lambda: not stopped(solvers(service)), "it goes on")
         assert len(solvers(service)) == RANKS * SOLVERS
 
-        os.kill(solvers(service)[0], signal.SIGKILL)
+        before = solvers(service)
+        os.kill(before[0], signal.SIGKILL)
+        poll_until(lambda: set(solvers(service)) - set(before), "there is another solver")
         poll_until(lambda: len(solvers(service)) == RANKS * SOLVERS, "the solver is replaced")
         service.interrupt("first")
         assert service.reply(first)["result"]["resultcode"] == UNKNOWN
