@@ -4,14 +4,14 @@ import pytest
 
 from mallob_py.protocol import PeerViolation, rank_effects, rank_messages, rank_stimuli
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import StartWorker
+from mallob_py.protocol.effects import LeaveWorker, StartWorker
 from mallob_py.protocol.growth import PATIENCE_S
 from mallob_py.protocol.messages import Description, Epoch, TreeMessage
 from mallob_py.protocol.node import Node
 from mallob_py.protocol.placement import Generation, name_of
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.protocol.rank_book import Origin
-from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, WorkerStarted
+from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, WorkerLeft, WorkerStarted
 
 G = name_of(1, 0)
 
@@ -183,6 +183,19 @@ def test_the_end_is_told_to_all_once_and_waits_for_nobody_who_has_nothing() -> N
     ]
     assert of_kind(node, rank_effects.WindUp) == [rank_effects.WindUp()]
     assert node.is_over(0.0)
+
+
+def test_at_the_end_a_rank_has_its_worker_hand_over_and_waits_for_that() -> None:
+    node = node_of(0, 1)
+    node.handle(submit(1), 0.0)
+    effects = [each.effect for each in of_kind(node, rank_effects.OfPE)]  # type: ignore[attr-defined]
+    (worker,) = (effect.worker for effect in effects if isinstance(effect, StartWorker))
+    node.handle(rank_stimuli.ToPE(0, WorkerStarted(worker, leaves=True)), 0.1)
+    node.handle(rank_stimuli.EndWanted(), 1.0)
+    assert rank_effects.OfPE(0, LeaveWorker(worker)) in node.effects
+    assert not node.is_over(1.0)
+    node.handle(rank_stimuli.ToPE(0, WorkerLeft(worker)), 1.1)
+    assert node.is_over(1.1)
 
 
 def test_a_rank_that_dies_while_all_end_is_not_waited_for() -> None:
