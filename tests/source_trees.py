@@ -1,6 +1,7 @@
 """The sources as syntax trees, each parsed once for all tests of a process."""
 
 import ast
+import gc
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,13 @@ class Source:
 
 @cache
 def source(path: Path) -> Source:
-    return Source(path)
+    """Return a file. Its nodes are kept out of garbage collections, which would take a second each."""
+    gc.disable()
+    try:
+        return Source(path)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def sources(*folders: str) -> Iterator[Source]:
