@@ -41,12 +41,12 @@ def test_all_policies_are_played_on_the_parts_of_traces_that_are_there(
     assert len(kept) == 4 * (1 + len(list(fair.cells())))
     turnarounds = {line["run"]: line["result"]["turnaround_s"] for line in kept}
     ratios = [
-        turnarounds[f"Lublin, {part}, curve, kind 100%, rho to .9"]
-        / turnarounds[f"Lublin, {part}, fair, kind 100%, rho to .9"]
+        turnarounds[f"Lublin, {part}, curve, kind 100%, 0.5:5, rho to .9"]
+        / turnarounds[f"Lublin, {part}, fair, kind 100%, 0.5:5, rho to .9"]
         for part in (1, 2)
     ]
     pairs = {row[0]: row[1:] for row in tables[-1]["rows"]}
-    assert pairs["100%, rho to .9: curve / fair"][1] == interval(ratios).text() != "1.00 ± 0.00"
+    assert pairs["100%, 0.5:5, rho to .9: curve / fair"][1] == interval(ratios).text() != "1.00 ± 0.00"
     assert len(pairs) == len(fair.KINDS) * len(fair.PAIRS)
     assert (out / "fair-kth.svg").exists()
     capsys.readouterr()

@@ -116,7 +116,7 @@ KINDS = {
     "100%, 0.5:5": Kind(wide=True),
     "100%, Amdahl": Kind(speedup="Amdahl"),
     "100%, Downey": Kind(speedup="Downey"),
-    "100%, rho to .9": Kind(speedup="rho to .9"),
+    "100%, 0.5:5, rho to .9": Kind(wide=True, speedup="rho to .9"),
 }
 
 
