@@ -64,3 +64,14 @@ def test_jobs_of_traces_may_be_larger_than_the_generated_machine() -> None:
     nodes = 4 * mebf.NODES
     schedule = simulate(Workload([Job(0, 0.0, nodes, 10.0)], [Truth(10.0)], nodes), policy_of("easy"))
     assert mebf.measured(schedule).expands_by_size == (0,) * 5
+
+
+def test_each_seed_counts_alike_in_the_expansions_by_first_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mebf, "SEEDS", (1, 2))
+    runs = mebf.runs_of(mebf.Case(), mebf.Case().policy("spare"))
+    numbers = ((1, 3, 0, 0, 0), (75, 25, 0, 0, 0))
+    results = {
+        run: mebf.Measured(1.0, 1.0, expands=sum(by_size), expands_by_size=by_size)
+        for run, by_size in zip(runs, numbers, strict=True)
+    }
+    assert mebf._first_size("spare", 0, results).startswith("50 ±")

@@ -325,9 +325,8 @@ def _busy(variant: str, case: Case, of: Callable[[Measured], float], results: Re
 
 
 def _first_size(variant: str, place: int, results: Results) -> str:
-    of_runs = (one.expands_by_size for one in _of(results, Case(), variant))
-    sums = [sum(of) for of in zip(*of_runs, strict=True)]
-    return f"{100.0 * sums[place] / max(1, sum(sums)):.0f}"
+    played = _of(results, Case(), variant)
+    return interval([100.0 * one.expands_by_size[place] / max(1, one.expands) for one in played]).text(0)
 
 
 def _more_tables(results: Results) -> list[Table]:
