@@ -74,4 +74,4 @@ def test_each_seed_counts_alike_in_the_expansions_by_first_size(monkeypatch: pyt
         run: mebf.Measured(1.0, 1.0, expands=sum(by_size), expands_by_size=by_size)
         for run, by_size in zip(runs, numbers, strict=True)
     }
-    assert mebf._first_size("spare", 0, results).startswith("50 ±")
+    assert mebf.first_size("spare", 0, results).startswith("50 ±")

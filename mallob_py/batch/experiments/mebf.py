@@ -324,7 +324,8 @@ def _busy(variant: str, case: Case, of: Callable[[Measured], float], results: Re
     return f"{interval(own).text(1)} ({more.mean:+.1f} ± {more.half:.1f})"
 
 
-def _first_size(variant: str, place: int, results: Results) -> str:
+def first_size(variant: str, place: int, results: Results) -> str:
+    """Return the share [%] of expansions of jobs that began in a group of `_GROUPS`, over the seeds."""
     played = _of(results, Case(), variant)
     return interval([100.0 * one.expands_by_size[place] / max(1, one.expands) for one in played]).text(0)
 
@@ -365,6 +366,6 @@ def _more_tables(results: Results) -> list[Table]:
             "mebf",
             _same(VARIANTS),
             groups,
-            lambda row, place: _first_size(row, place, results),
+            lambda row, place: first_size(row, place, results),
         ),
     ]
