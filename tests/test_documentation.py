@@ -131,7 +131,7 @@ def test_the_example_application_answers_revisions(service: Running) -> None:
 @needs_mpiexec
 def test_the_example_application_refuses_what_it_cannot_use(service: Running) -> None:
     reply = service.ask("small", application="DIVISOR", literals=[1])
-    assert reply["error"] == {"field": "files", "message": "1 is not within 2 and 2147483647"}
+    assert reply["error"] == {"field": "files", "message": "1 is not between 2 and 2147483647"}
     reply = service.ask("key", application="DIVISOR", literals=[6], configuration={"colour": 1})
     assert reply["error"]["field"] == "configuration"
 

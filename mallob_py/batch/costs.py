@@ -115,7 +115,9 @@ def resize_cost_of(text: str) -> ResizeCost:
     except ValueError:
         times_s = []
     if len(times_s) not in (1, 2) or not all(0.0 <= time_s < 1e9 for time_s in times_s):
-        raise ValueError(f"{text!r} is not seconds to grow and to shrink, such as 14.55:7.41 or 3.8:2.9/node")
+        raise ValueError(
+            f"{text!r} should be seconds to grow and to shrink, such as 14.55:7.41; per node: 3.8:2.9/node"
+        )
     if slash and unit != "node":
         raise ValueError(f"{text!r} has the unit {unit!r}; only /node is known")
     kind = PerNode if slash else PerResize

@@ -318,7 +318,7 @@ def run_experiment(options: batch_options.BatchExperimentOptions) -> int:
         raise CommandError(f"--live: the experiment {options.name} runs no processes")
     if options.resume and not (options.live or options.name == "bags"):
         raise CommandError(
-            "--resume: only experiments over real processes (bags, or with --live) can be resumed"
+            "--resume: only `bags` and experiments with --live, which start real processes, can be resumed"
         )
     try:
         output = Output(Path(options.output), options.name, options.resume)

@@ -104,7 +104,7 @@ class _RootPort:
             is_granted = self._is_granted and request.description is not None
             self._out.send(near, messages.Prefer(msgspec.structs.replace(request, count=1), is_granted))
         elif self._workers.is_free(request.job):
-            # No other PE hears of the request, so only the root of a bulk request is launched.
+            # This PE takes the request itself; so only the root of a bulk request is launched.
             self._workers.adopt(msgspec.structs.replace(request, count=1), self._now())
         else:
             self._matcher.ask(request)

@@ -167,7 +167,7 @@ class Membership:
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """Return the ranks ordered to leave, in the change for which this rank has halted or ended."""
+        """Return the ranks that must leave by the change of ranks for which this rank has halted or ended."""
         return self._leavers
 
     def take_effects(self) -> list[AnyStep]:

@@ -199,7 +199,7 @@ class LocalWorkers:
         )
         self._inheritance = Inheritance(out, config, balancer, self.cache, self._last_words)
         self._numbers = itertools.count()
-        #: number of the next stay; generations use different ranges
+        #: number of the next stay, the time of one worker on this PE; generations use different ranges
         self._next_stay = era << STAY_BITS
         #: time until which this PE offers no token, after a failure of the host; None: no rest
         self._rests_until_s: float | None = None

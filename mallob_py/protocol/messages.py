@@ -354,7 +354,7 @@ class RootStarted(Message, frozen=True, tag=23):
 
 
 class LeaveWanted(Message, frozen=True, tag=48):
-    """From the client to the PE where a root rests: hand over your work and end (`RootLeft`)."""
+    """From the client to the PE of a suspended root: hand over your work and end (`RootLeft`)."""
 
     job: int
     #: epoch in which the root rests

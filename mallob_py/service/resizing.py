@@ -107,7 +107,7 @@ class _Aside(NamedTuple):
 
 
 class Resizing:
-    """The orders of a service (see `runtime.rank.Orders`)."""
+    """Carry out the orders that a service receives to change its ranks (see `runtime.rank.Orders`)."""
 
     def __init__(self, rank: Rank, folder: OrderFolder, clients: Sequence[int], must_stay: str = "") -> None:
         """`clients`: the ranks of all clients, kept up to date. `must_stay`: why this rank cannot leave, or

@@ -49,7 +49,7 @@ Observer = Callable[[float, int, str, dict[str, Any]], None]
 
 
 class _Rank:
-    """The simulator's part of one rank. `places`: places of its PEs; `node`: None until it is a member."""
+    """The simulator's part of one rank. `places`: those of its PEs; `node`: None for no member."""
 
     def __init__(self, address: int, places: range, node: Node | None = None) -> None:
         self.address = address

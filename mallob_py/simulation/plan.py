@@ -127,7 +127,7 @@ class Terms(Deed, frozen=True, kw_only=True, tag="terms"):
 
 
 class Breakdown(Deed, frozen=True, kw_only=True, tag="breakdown"):
-    """The next `count` workers of the job get no process; with `rank`, the next workers of its host."""
+    """Give no process to the next `count` workers of the job; with `rank`, to the next on its host."""
 
     what: Failing
     count: int

@@ -37,7 +37,7 @@ def test_an_experiment_is_found_by_its_name(folder: Path, capsys: pytest.Capture
         (["of_a_test", "--traces", "/nowhere"], "--traces /nowhere: no such folder"),
         (["of_a_test", "--full"], "--full: the experiment of_a_test has only one size"),
         (["of_a_test", "--live"], "--live: the experiment of_a_test runs no processes"),
-        (["elastic", "--resume"], "--resume: only experiments over real processes (bags, or with --live)"),
+        (["elastic", "--resume"], "--resume: only `bags` and experiments with --live"),
         (
             ["elastic", "--full"],
             "--full needs --live: the simulated experiment elastic always has its full size",

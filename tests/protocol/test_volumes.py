@@ -257,7 +257,7 @@ def test_permuted_jobs_get_the_permuted_volumes(jobs: Jobs, random: Any) -> None
 @settings(max_examples=100)
 @given(any_jobs())
 def test_with_one_more_pe_no_rounded_share_shrinks(jobs: Jobs) -> None:
-    # A single volume may lose the unit that rounding leaves over; shares and sums may not shrink.
+    # Rounding may lower a single volume by one worker, but must not lower any share or sum.
     more = Jobs(jobs.priorities, jobs.demands, jobs.ids, jobs.m + 1)
     before, after = jobs.volumes(), more.volumes()
     assert all(b - a <= 1 for b, a in zip(before, after, strict=True))

@@ -580,9 +580,9 @@ def _deliver(
     values: Sequence[Any],
     items: Mapping[int, Any] | None,
 ) -> None:
-    """Give outcomes of calls to their sink. Code of the user that this executes may raise any exception.
+    """Give outcomes of calls to their sink. This runs the user's code, which may raise any exception.
 
-    `items`: call -> its arguments, for messages; None: all outcomes are plain results.
+    `items`: call -> its arguments, to name them in errors; None: all outcomes are plain results.
     """
     if items is not None:
         found = [

@@ -327,7 +327,7 @@ def _heatmaps(results: Results, one: Run) -> Iterator[Table]:
 
 
 def _by_day(results: Results) -> Table:
-    """Return the numbers of days with a mean slowdown below and above EASY's, and the worst days."""
+    """Count the days with a mean slowdown below and above EASY's; return both counts and the worst days."""
     base = results[Run("Curie")]
     rows = list[tuple[Cell, ...]]()
     for form in ON_TRACES:

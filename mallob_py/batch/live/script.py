@@ -165,7 +165,7 @@ def parse_script(
             raise found["MAX_NODES"].error(f"is {high}, below {found['MIN_NODES'].word} {low}")
         nodes = _number(found, "NODES") if "NODES" in found else low
         if not low <= nodes <= high:
-            raise found["NODES"].error(f"is {nodes}, not within {low} and {high}")
+            raise found["NODES"].error(f"is {nodes}, not between {low} and {high}")
     folder, output, errors = [_path(found, header) for header in _PATHS]
     return Wishes(name, kind, required_ms / 1000.0, nodes, low, high, folder, output, errors)
 

@@ -50,9 +50,9 @@ class Curve(Fair):
         super().__init__(by, priorities, order, overtake, cooldown_s, costs)
         check_choice("gain", gain, _GAINS)
         if not 0.0 <= floor <= 1.0:
-            raise ValueError(f"floor is {floor:g}, not within 0 and 1")
+            raise ValueError(f"floor is {floor:g}, not between 0 and 1")
         if not 0.0 <= prior <= 1.0:
-            raise ValueError(f"prior is {prior:g}, not within 0 and 1")
+            raise ValueError(f"prior is {prior:g}, not between 0 and 1")
         if not 0.0 < period_s < math.inf:
             raise ValueError("period_s must be a finite number of seconds above 0")
         self.name = "curve"

@@ -60,7 +60,7 @@ def make_malleable(
     jobs share nodes, because these jobs must be rigid.
     """
     if not 0.0 <= share <= 1.0:
-        raise ValueError(f"a share of {share:g} malleable jobs is not within 0 and 1")
+        raise ValueError(f"the share of malleable jobs, {share:g}, is not between 0 and 1")
     if workload.cluster is not None and share:
         raise ValueError("jobs that share nodes cannot be made malleable")
     jobs = list(workload.jobs)

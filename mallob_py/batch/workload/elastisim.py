@@ -97,7 +97,7 @@ def _job(number: int, described: _Job) -> tuple[Job, Truth]:
         raise ValueError(f"the numbers of nodes are not 1 <= {least} <= {preferred} <= {most}")
     arguments = described.arguments
     if not (arguments.flops > 0.0 and 0.0 <= arguments.parallel_percentage <= 1.0):
-        raise ValueError("flops is not above 0, or parallel_percentage not within 0 and 1")
+        raise ValueError("flops is not above 0, or parallel_percentage not between 0 and 1")
     if not (described.submit_time >= 0.0 and arguments.divide >= 1.0):
         raise ValueError("submit_time is below 0, or divide below 1")
     serial = 1.0 - arguments.parallel_percentage

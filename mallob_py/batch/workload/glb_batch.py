@@ -55,7 +55,7 @@ PROGRAMS = (
 def glb_batch(seed: int, malleable: float = 0.0) -> Workload:
     """Return the batch of a seed; `malleable`: share (0 to 1) of malleable jobs. Raises ValueError."""
     if not 0.0 <= malleable <= 1.0:
-        raise ValueError(f"a share of {malleable:g} malleable jobs is not within 0 and 1")
+        raise ValueError(f"the share of malleable jobs, {malleable:g}, is not between 0 and 1")
     generator = random.Random(f"glb batch {seed}")
     choices = [(program, size, weight) for program in PROGRAMS for size, weight in program.sizes.items()]
     weights = [weight for *_, weight in choices]

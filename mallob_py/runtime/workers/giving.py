@@ -8,8 +8,8 @@ with that server at the latest.
 Guarantees
 - A process belongs to one rank at a time. If a packet reaches no rank, the last lifeline is closed, and the
   kernel ends the process. Few packets fit into a socket; a packet without room is sent again for a while.
-- For every process that must be given, a packet is sent, possibly with the word that there is no process;
-  packets may be lost.
+- For every process that must be given, a packet is sent. If the process has ended, the packet says so.
+  Packets may be lost.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def _open(family: socket.AddressFamily, address: bytes | tuple[str, int]) -> soc
 
 
 def _network_namespace() -> int:
-    """Return this process's network namespace; containers with different ones ring by UDP."""
+    """Return this process's network namespace. Ranks in different namespaces ring each other by UDP."""
     try:
         return os.stat("/proc/self/ns/net").st_ino
     except OSError:

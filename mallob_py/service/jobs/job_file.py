@@ -251,7 +251,7 @@ def _phrase(kind: Any) -> str:
 def _bounds(least: float | None, most: float | None) -> str:
     if least is None:
         return ""
-    return f" of {least:g} or more" if most is None else f" within {_number(least)} and {_number(most)}"
+    return f" of {least:g} or more" if most is None else f" between {_number(least)} and {_number(most)}"
 
 
 def _number(value: float) -> str:

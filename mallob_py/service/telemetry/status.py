@@ -183,7 +183,7 @@ class JobStatus(JobTerms, frozen=True):
     back_in_s: float = 0.0
     #: for a job that was given up: shortest time with a PE once the job begins again
     next_turn_s: float = 0.0
-    #: for a job that cannot begin anew: number of such jobs at work, one of which must end first
+    #: for a job that could not restart if suspended: number of such jobs at work; one must end first
     lasting_before: int = 0
     #: the job's standing: a waiting job of larger standing gets a PE first
     standing: float = 0.0

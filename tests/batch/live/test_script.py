@@ -60,7 +60,7 @@ def test_comments_are_nobodys_business() -> None:
         ),
         (
             f"{HEAD}#JOB_CLASS malleable\n#MIN_NODES 3\n#MAX_NODES 4\n#NODES 5\n#REQUIRED_TIME 1\n",
-            "line 5: #NODES is 5, not within 3 and 4",
+            "line 5: #NODES is 5, not between 3 and 4",
         ),
         (
             f"{HEAD}#JOB_NAME a\a\n#NODES 1\n#REQUIRED_TIME 1\n",

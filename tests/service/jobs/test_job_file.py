@@ -258,8 +258,8 @@ def test_a_job_depends_on_ten_thousand_others_at_most() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("priority", -1, "must be a number within 1e-09 and 1e+09, is -1"),
-        ("max-demand", "3", "must be an integer within 0 and 2147483647, is a string"),
+        ("priority", -1, "must be a number between 1e-09 and 1e+09, is -1"),
+        ("max-demand", "3", "must be an integer between 0 and 2147483647, is a string"),
         ("interrupt", None, "must be true or false, is null"),
         ("files", ["/f", 7], "must be a list of strings, item 2 is 7"),
         ("wallclock-limit", [], 'must be a duration such as "5m", or a number of seconds, is a list of 0'),
