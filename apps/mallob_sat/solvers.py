@@ -285,4 +285,5 @@ class Solver:
             core = self._function("core")(self._handle) or []
         else:
             core = self._function("core")(self._handle, self._assumptions) or []
-        return sorted(set(core), key=lambda literal: (abs(literal), literal))
+        # Once its clauses cannot hold, ergo repeats its last core, of assumptions of an earlier call.
+        return sorted(set(core) & set(self._assumptions), key=lambda literal: (abs(literal), literal))

@@ -119,6 +119,13 @@ def test_failed_assumptions_are_empty_once_the_clauses_alone_cannot_hold() -> No
     assert list(chain.ask([7, 0, MARK, 5, -5, 0]).solution) == []
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_failed_assumptions_are_none_of_an_earlier_revision(engine: str) -> None:
+    chain = Chain(solvers=[engine])
+    assert set(chain.ask([1, 2, 0, MARK, -1, -2, 0]).solution) == {-1, -2}
+    assert list(chain.ask([3, 0, -3, 0, MARK, 4, 0]).solution) == []
+
+
 def test_an_empty_clause_and_contradictory_assumptions_need_no_solver() -> None:
     chain = Chain()
     assert list(chain.ask([1, 0, MARK, 4, -4, 0]).solution) == [-4, 4]
