@@ -1,6 +1,7 @@
 """The structure of formulas: XORs are counted, and random formulas are told from others."""
 
 import random
+import tracemalloc
 from collections.abc import Sequence
 from itertools import product
 
@@ -117,6 +118,12 @@ def test_what_differs_from_chance_is_not_random(clauses: list[list[int]]) -> Non
 
 def test_large_variables_take_no_memory() -> None:
     shift = 2_000_000_000
-    assert is_random(
-        formula_of([[x + shift if x > 0 else x - shift for x in clause] for clause in drawn(3, 250, 1065, 1)])
+    formula = formula_of(
+        [[x + shift if x > 0 else x - shift for x in clause] for clause in drawn(3, 250, 1065, 1)]
     )
+    tracemalloc.start()
+    try:
+        assert is_random(formula)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
