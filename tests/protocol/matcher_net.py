@@ -1,7 +1,7 @@
 """Matchers of any kind without PEs; their messages move one at a time, in a random order."""
 
 import random
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 import msgspec
@@ -42,6 +42,8 @@ class MatcherNet:
         self.sent_back: list[Request] = []
         self.adopted: dict[int, Request] = {}
         self.seen: list[AnyMessage] = []
+        #: number of messages between different ranks, by kind
+        self.between: Counter[type] = Counter()
         self.late: type[AnyMessage] | None = None
         self._random = random.Random(seed)
         self._channels: dict[tuple[int, int], deque[AnyMessage]] = {}
@@ -100,6 +102,7 @@ class MatcherNet:
 
     def _take(self, source: int, dest: int, message: AnyMessage) -> None:
         self.seen.append(message)
+        self.between[type(message)] += source != dest
         matcher = self.matchers[dest]
         match message:
             case Adopt(request):

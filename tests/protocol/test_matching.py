@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from matcher_net import MatcherNet, request_of
 
 from mallob_py.protocol.config import Config, Matching
-from mallob_py.protocol.messages import Adopt, Grant, Supply, TokenReturned, VoidRequest, VoidToken
+from mallob_py.protocol.messages import (
+    Adopt,
+    Grant,
+    MeetToken,
+    Supply,
+    TokenReturned,
+    VoidRequest,
+    VoidToken,
+)
 
 
 def _matchers(size: int, seed: int = 0, delay_s: float = 0.0) -> MatcherNet:
@@ -220,3 +228,15 @@ def test_a_granted_token_is_not_offered_twice() -> None:
     assert net.root.token_granted
     net.idle(0)
     assert net.root.supply() == (0, 0)
+
+
+@pytest.mark.parametrize("busy", [0, 8, 15], ids=["first", "root of the ranks", "last"])
+def test_in_a_quiet_system_all_pairs_of_a_whole_tree_meet_at_their_idle_pes(busy: int) -> None:
+    net = _matchers(16)
+    net.idle(*(rank for rank in range(16) if rank != busy))
+    net.run()
+    net.ask(1, busy, subtree=1, count=8)
+    net.ask(1, busy, subtree=2, count=7)
+    net.run()
+    assert len(net.adopted) == 15
+    assert net.between[MeetToken] == net.between[Adopt] == 0
