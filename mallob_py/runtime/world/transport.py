@@ -71,9 +71,8 @@ PIECE_BYTES = 64 << 10
 LINKED_RANKS_MAX = 1000
 #: tags of whole messages and last pieces, of pieces followed by another piece, and of a sender's last message
 _WHOLE, _MORE, _LAST = 0, 1, 2
-#: number of checks in a row without a message after which the inbox counts as empty; a check costs system
-#: calls
-EMPTY_LOOKS = 2
+#: number of checks in a row without a message, in turns of the channels, after which the inbox is empty
+EMPTY_LOOKS = 3
 #: longest time between two checks for messages without a ring: a ring may be lost
 _LOOK_INTERVAL_S = 0.05
 #: size up to which MPI sends messages eagerly (Open MPI: 4 KiB with header), so that receiving does not wait
@@ -298,7 +297,8 @@ class Transport(Carrier):
         return bool(self._busy) or self._is_receiving()
 
     def _is_receiving(self) -> bool:
-        return any(inbox.coming for inbox in self._inboxes)
+        control, bulk = self._inboxes
+        return bool(control.coming or bulk.coming)
 
     # --- receiving
 
@@ -320,15 +320,16 @@ class Transport(Carrier):
             yield from self._receive_by_links()
         self.progress()
         taken = empty_looks = 0
+        inbox, other = self._inboxes
         while empty_looks < EMPTY_LOOKS and taken < limit:
             empty_looks += 1
-            for inbox in self._inboxes:
-                arrival = self._look(inbox)
-                if arrival is not None:
-                    empty_looks = 0
-                    taken += 1
-                    if arrival is not _PIECE:
-                        yield arrival
+            arrival = self._look(inbox)
+            inbox, other = other, inbox
+            if arrival is not None:
+                empty_looks = 0
+                taken += 1
+                if arrival is not _PIECE:
+                    yield arrival
         self._stopped_early = taken >= limit
         self._look_at_s = time.monotonic() + _LOOK_INTERVAL_S
         if taken:
@@ -525,7 +526,7 @@ class Transport(Carrier):
 
     def _look(self, inbox: _Inbox) -> Arrival | None:
         try:
-            return self._take_coming(inbox) or self._take(inbox)
+            return (self._take_coming(inbox) if inbox.coming else None) or self._take(inbox)
         except MPI.Exception as error:
             self._blame(error, None)
             return None
