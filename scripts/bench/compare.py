@@ -137,10 +137,12 @@ def _installed(root: Path, name: str) -> Tree:
         for command in (
             [*python(), "-m", "venv", str(environment)],
             [*inner, "pip", "install", "--quiet", "--editable", f"{root}[mpich]", "cloudpickle"],
-            [*inner, "compileall", "-q", str(root / "mallob_py"), str(root / "apps")],
         ):
             subprocess.run(command, check=True)
         stamp.write_text(project)
+    # Otherwise each start would compile the modules that have changed, if PYTHONDONTWRITEBYTECODE is set.
+    folders = [str(root / folder) for folder in ("mallob_py", "apps")]
+    subprocess.run([tree.interpreter, "-P", "-m", "compileall", "-q", *folders], check=True)
     return tree
 
 
