@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from mallob_py.cli import interrupts
@@ -16,6 +17,8 @@ def main() -> None:
         from mallob_py.cli.launching import begin_early
 
         begin_early(sys.argv[2:])
+    elif sys.argv[1:2] == ["serve"]:
+        gc.disable()  # during the imports, whose objects stay: `run_serve` enables collections again
     from mallob_py.cli.main import main as run
 
     interrupts.exit_with(run())

@@ -58,6 +58,11 @@ _RANK_LIMITS = (
     (resource.RLIMIT_DATA, 64 << 20, "data", "-d"),
     (resource.RLIMIT_AS, 256 << 20, "memory", "-v"),
 )
+#: modules that every rank of a service needs
+_OF_SERVICE = (
+    *("cli.serve_rank", "cli.serve_desk", "service.resizing", "service.telemetry.event_log"),
+    "runtime.workers.process",
+)
 #: fork servers that `begin_early` started
 _servers: ForkedServers | None = None
 
@@ -254,6 +259,7 @@ def run_serve(options: ServeOptions) -> int:
     ranks = ranks_of(options)
     end_s = None if options.time_limit_s is None else time.monotonic() + options.time_limit_s
     if options.wait and INVITED_VARIABLE not in os.environ:
+        _collect_from_now_on()
         if not _wait_for_folders(options, math.inf if end_s is None else end_s):
             return 0
         if end_s is not None:
@@ -264,6 +270,7 @@ def run_serve(options: ServeOptions) -> int:
     if in_mpi_world() or (ranks == 1 and options.restarts == 0):
         from mallob_py.cli.serve_rank import be_rank
 
+        _collect_from_now_on()
         return be_rank(options)
     from mallob_py.runtime.world.launch import run_world, supervise
 
@@ -276,6 +283,7 @@ def run_serve(options: ServeOptions) -> int:
         now = options if end_s is None else with_time_left(options, end_s - time.monotonic())
         if _allows_forks():
             return _run_forks(now, count, env, stops)
+        _collect_from_now_on()
         # The changed options come last, because the last value of a repeated option counts.
         argv = ["-m", "mallob_py.cli.main", *sys.argv[1:]]
         if count != ranks:
@@ -287,6 +295,12 @@ def run_serve(options: ServeOptions) -> int:
     survives = RankLoss.wanted(options.rank_loss, launcher_spares_others=True) is RankLoss.SURVIVE
     with taking_orders(ranks, survives, Path(options.api_dir)):
         return supervise(ranks, run, options.restarts, ranks_again)
+
+
+def _collect_from_now_on() -> None:
+    """Enable garbage collections after imports, whose objects no collection needs to examine."""
+    gc.freeze()
+    gc.enable()
 
 
 def _is_first_process() -> bool:
@@ -307,7 +321,7 @@ def _allows_forks() -> bool:
         return False
     from mallob_py.runtime.world.forked_world import library_allows_forks
 
-    for module in ("cli.serve_rank", "cli.serve_desk", "service.resizing", "runtime.workers.process"):
+    for module in _OF_SERVICE:
         importlib.import_module(f"mallob_py.{module}")
     if not library_allows_forks():
         return False
@@ -320,6 +334,8 @@ def _run_forks(options: ServeOptions, ranks: int, env: Mapping[str, str], stops:
     from mallob_py.cli.serve_rank import be_rank
     from mallob_py.runtime.world.forked_world import ForkedWorld
     from mallob_py.runtime.world.launch import with_exit_file
+
+    _collect_from_now_on()
 
     def outcome_of_rank(_fork_server: socket.socket | None) -> int:
         return outcome_of("mallob-py serve", lambda: be_rank(options))
@@ -480,7 +496,7 @@ def launch(
         servers = _servers or ForkedServers((application,))
         servers.open(ranks)
         importlib.import_module(f"mallob_py.cli.{command}_rank")
-        gc.enable()
+        _collect_from_now_on()
         if library_allows_forks():
             importlib.import_module("mallob_py.runtime.world.transport")
             if stops.first is not None:

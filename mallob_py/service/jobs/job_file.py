@@ -13,7 +13,6 @@ the field and says what to do, since a misspelt limit that is ignored costs hour
 from __future__ import annotations
 
 import array
-import difflib
 import enum
 import json
 import math
@@ -580,6 +579,8 @@ _ELSEWHERE = dict.fromkeys(("timeout", "time"), "time-limit")
 
 
 def _suggestion(word: str, known: Sequence[str]) -> str:
+    import difflib  # late: only wrong names need the module
+
     by_folded = {name.lower(): name for name in known}
     folded = word[:100].lower().replace("_", "-")
     folded = _ELSEWHERE.get(folded, folded)
