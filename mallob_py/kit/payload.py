@@ -93,7 +93,11 @@ def decode_description(flat: bytes | bytearray | memoryview) -> DecodedDescripti
     return DecodedDescription(header.application, header.configuration, payload)
 
 
+#: decoder of headers, made before processes are forked, each of which would make its own
+_decode_header = msgspec.msgpack.Decoder(_Header).decode
+
+
 def _header(view: memoryview) -> tuple[_Header, int]:
     """Return the header and the offset of its end."""
     end = 8 + int.from_bytes(view[:8], "little")
-    return msgspec.msgpack.decode(view[8:end], type=_Header), _aligned(end)
+    return _decode_header(view[8:end]), _aligned(end)

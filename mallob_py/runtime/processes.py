@@ -13,6 +13,7 @@ This module imports little, since all commands import it first.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import resource
@@ -22,6 +23,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 from types import FrameType
+from typing import Any
 
 
 def python() -> list[str]:
@@ -260,9 +262,14 @@ def bury_orphans(own: Collection[int]) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
+    _c_library().prctl(option, value, 0, 0, 0)
+
+
+@functools.cache  # forked processes then need not load the library again
+def _c_library() -> Any:
     import ctypes  # imported late: running ranks do not need the module
 
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    return ctypes.CDLL(None)
 
 
 def close_all_but(*descriptors: int) -> None:

@@ -79,7 +79,7 @@ _MAX_TRACEBACK_CHARACTERS = 16_000
 #: the folder of this package
 _OUR_FILES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 #: score of workers (-1000 to 1000), so that the kernel kills them before ranks when memory runs out
-_OOM_SCORE = "500"
+_OOM_SCORE = b"500"
 #: longest wait of a description for room in shared memory; shortest and longest nap meanwhile
 _ROOM_PATIENCE_S, _ROOM_NAPS_S = 60.0, (0.25, 4.0)
 _THREADS = "/proc/self/task"
@@ -600,8 +600,12 @@ def _settle(configuration: wire.Configure) -> None:
     signal.signal(signal.SIGTERM, _ignore)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.dup2(2, 1)
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write(_OOM_SCORE)
+    with suppress(OSError):
+        score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(score, _OOM_SCORE)
+        finally:
+            os.close(score)
     if configuration.memory_limit_bytes is not None:
         # RLIMIT_DATA counts private memory only, so a mapped description does not count.
         limit = configuration.memory_limit_bytes
