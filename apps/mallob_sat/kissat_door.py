@@ -378,7 +378,9 @@ def _limit_offset_in(module: ctypes.CDLL) -> int:
     words = (c_uint64 * (_libc().malloc_usable_size(kissat) // 8)).from_address(kissat)[:]
     module.kissat_release(kissat)
     if words.count(_FAR) != 1:
-        raise DoorIsClosed(f"the conflict limit is at {words.count(_FAR)} places in PySAT's kissat, not one")
+        raise DoorIsClosed(
+            f"PySAT's kissat has its conflict limit at {words.count(_FAR)} places instead of one"
+        )
     return int(8 * words.index(_FAR))
 
 

@@ -205,7 +205,7 @@ def summary(state: GroupState, jobs: Sequence[EndedJob], cutoff_s: float | None)
 
 
 def _counts(jobs: Sequence[EndedJob], cutoff_s: float | None) -> Iterator[str]:
-    """Yield texts with the numbers of solved, unsolved and failed jobs, each with its outcomes."""
+    """Yield the number of solved, unsolved and failed jobs, each as a text that also counts the outcomes."""
     kinds: dict[str, Counter[str]] = {"solved": Counter(), "unsolved": Counter(), "failed": Counter()}
     for job in jobs:
         is_late = kind_of(job) == "solved" and not is_solved_within(job, cutoff_s)

@@ -632,7 +632,7 @@ def _identity_of_ended(status: ServiceStatus | None, number: str) -> tuple[str, 
     for job in status.ended if status is not None else ():
         if job.id == int(number) and job.user:
             return f"{job.user}.{job.name}", job.client
-    raise CommandError(f"no listed job has the id {number}; name a job that ended earlier by USER.NAME")
+    raise CommandError(f"no listed job has the id {number}; a job that ended earlier is named as USER.NAME")
 
 
 # --- interrupt -----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 Column = TypeVar("Column")
-#: form of a written cell: the number, half of its interval, and the published number
+#: form of a written cell: the number, half the width of its interval, and the published number
 _WRITTEN = re.compile(r"(-?[\d.]+)(?: ± ([\d.]+))?.*?(?:\((-?[\d.]+) P\))?$")
 
 

@@ -165,10 +165,10 @@ def _submit(pool: ProcessPoolExecutor, play: Callable[[Job], Played], job: Job) 
 
 
 def _end_all(pool: ProcessPoolExecutor) -> None:
-    """End all processes that play, also processes that were about to begin at Ctrl-C.
+    """End all processes of the pool, also processes that were about to begin at Ctrl-C.
 
-    Returns when the pool's own thread has ended, too. Otherwise an interpreter that ends would wake the
-    pool's thread by a pipe that is just being closed.
+    Returns when the pool's own thread has ended, too. Otherwise the interpreter, at its end, could write to
+    that thread's pipe after the pipe was closed.
     """
     ending = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
     ending.start()

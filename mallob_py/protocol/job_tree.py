@@ -147,7 +147,7 @@ class Seat:
         self.index = index
         #: number of workers lost in this seat because they got no process
         self.losses = 0
-        #: past workers that busy PEs still have, added to the parent's memory when the seat is taken
+        #: past workers that denied a query since their PEs were busy; remembered again once the seat is taken
         self.kept: tuple[messages.PastWorker, ...] = ()
         self.clear()
 

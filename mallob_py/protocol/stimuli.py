@@ -43,12 +43,12 @@ class Tick(Stimulus, frozen=True):
 
 
 class JobParameters(JobTerms, frozen=True, kw_only=True):
-    """A job's terms, as changed by the service, and its client's further knowledge.
+    """A job's terms, as changed by the service, and what else its client knows of the job.
 
     `near`: the PE preferred for the root, if free. `growth_delay_s`: replaces the config's.
-    `waiting_since_s`: begin of the wait that counts for the job's standing; None: the submission. `turn_s`:
-    PE time after which the job may rest as a job that has had a turn (`JobRests`). `spent`: the job's use
-    before it was given up.
+    `waiting_since_s`: begin of the wait that decides how early the job gets a PE; None: the submission.
+    `turn_s`: PE time after which the job may be suspended in favour of a waiting job (`JobRests`). `spent`:
+    the job's use before it was given up.
     """
 
     near: int | None = None

@@ -206,7 +206,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="play this one seed")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="play the plan in this file")
     parser.add_argument("--folder", type=Path, default=Path(), help="folder for shrunk plans")
-    parser.add_argument("--shrink-seconds", type=float, default=60.0, help="time to shrink a kind of failure")
+    parser.add_argument(
+        "--shrink-seconds",
+        type=float,
+        default=60.0,
+        help="time for shrinking each kind of failure, in seconds",
+    )
     options = parser.parse_args()
     if options.replay is not None:
         return replay_file(options.replay)

@@ -146,7 +146,7 @@ class Scenario:
         self._rest_if_turns_let_it()
         cluster.run(until_s=3 * plan.span_s, on_quiescent=self._check)
         self._rest_if_turns_let_it()
-        for job in cluster.folders.open:  # a job may be submitted again just now
+        for job in cluster.folders.open:  # the same job may have been submitted again at this moment
             cluster.interrupt(job)
         self._rest()
         assert not cluster.processes, "processes outlive all jobs"

@@ -186,7 +186,9 @@ TRIPS: dict[str, tuple[int, Callable[[Service, Path], list[Span]]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("--only", choices=TRIPS, nargs="+", default=list(TRIPS))
-    parser.add_argument("--ways", type=int, default=12, help="number of most frequent calls that are shown")
+    parser.add_argument(
+        "--ways", type=int, default=12, help="show this number of calls, the most frequent first"
+    )
     options = parser.parse_args()
     for name in options.only:
         found = measure(*TRIPS[name])

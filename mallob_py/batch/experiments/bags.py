@@ -268,7 +268,7 @@ def batch_of(
 
 
 def _truth(runs: Sequence[Alone], size: int) -> Truth:
-    """Return the run time on `size` slots, and Amdahl's law through the times on one slot and on all."""
+    """Return the run time on `size` slots, and a curve by Amdahl's law from the times on 1 and all slots."""
     at = {one.slots: mean(one.times_s) for one in runs}
     most = max(at)
     serial = 0.0

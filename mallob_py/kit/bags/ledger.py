@@ -88,9 +88,10 @@ HOPS = 1
 #: the known workers
 LOOKS = 1
 LOOKS_SHARE = 0.25
-#: A worker divides its tasks left into parts: one for each worker that it knows, within the bounds
-#: LEVEL_PARTS. After each part it looks for a worker with more than RICHER times its tasks left. So poor
-#: workers look often, while few workers, which soon have about equally many tasks, look rarely
+#: A worker divides its remaining tasks into parts: one for each worker that it knows, within the bounds
+#: LEVEL_PARTS. After each part it looks for a worker with more than RICHER times as many tasks as it has
+#: itself. So workers with few tasks look often. A small group of workers, which soon have about equally
+#: many tasks each, looks rarely
 RICHER = 2.0
 LEVEL_PARTS_MIN, LEVEL_PARTS_MAX = 4, 32
 #: time without a settlement after which a borrower is probed

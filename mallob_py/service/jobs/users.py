@@ -233,7 +233,7 @@ class UserBook:
             self._untold.update(self._users)
             self.has_news = True
             for user in self._users.values():
-                user.least = 0.0  # beyond tolerance, so that `changes` returns new terms
+                user.least = 0.0  # a number beyond the tolerance, so that `changes` returns new terms
 
     # --- terms ------------------------------------------------------------------------------
 
