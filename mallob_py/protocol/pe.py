@@ -1,11 +1,11 @@
 """One PE: stimuli in (`stimuli.py`), effects out (`effects.py`). These are its parts:
 
-        balancing.py      each PE's image of all jobs and their volumes, epoch by epoch
+    balancing.py      each PE's image of all jobs and their volumes, epoch by epoch
                       (or distributed_balancing.py)
     matching.py       finds idle PEs for requests, in one of several ways
     local_workers.py  the workers of this PE: adoption, suspension, and messages to them
     worker.py         the states of one worker, as a table
-        leaving.py        processes that hand over their work while the PE runs another worker
+    leaving.py        processes that hand over their work while the PE runs another worker
     giving.py         processes that rest here and go on at another PE of the host
     tree_messages.py  what workers of a job say to each other
     client.py         the jobs taken in here, from submission to reply
