@@ -31,7 +31,17 @@ from mutations import MUTATIONS, Mutation, apply, describe
 from mallob_py.runtime.processes import python
 
 _ROOT = Path(__file__).resolve().parent.parent
-_COPIED = ("mallob_py", "apps", "native", "tests", "scripts", "docs", "README.md", "THIRD_PARTY.md", "pyproject.toml")
+_COPIED = (
+    "mallob_py",
+    "apps",
+    "native",
+    "tests",
+    "scripts",
+    "docs",
+    "README.md",
+    "THIRD_PARTY.md",
+    "pyproject.toml",
+)
 _PROTOCOL = "mallob_py/protocol/"
 #: tests that do not concern the protocol
 _TESTS_OF_THE_SIMULATOR = ("test_shrinking.py", "test_plans.py")
