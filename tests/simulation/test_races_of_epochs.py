@@ -30,6 +30,8 @@ from stories import (
 from mallob_py.protocol import messages
 from mallob_py.protocol.config import Matching, Reuse
 from mallob_py.protocol.pe import PE
+from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.network import Hold
 from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import Scenario
 
@@ -191,10 +193,8 @@ def test_race_2_a_child_tells_the_parent_of_an_epoch_that_the_parent_had_before_
     assert places(cluster, 1)[3] != -1
 
 
-@told_with_luck
-def test_race_2_a_parent_keeps_a_child_that_came_later_than_an_epoch_without_room_for_it(seed: int) -> None:
-    """The parent accepts before it gets two epochs: one without room for the child, one with room again."""
-    cluster = lively(16, seed, reuse=Reuse.NONE)
+def _held_back_child(cluster: Cluster, seed: int) -> tuple[Hold, int, int]:
+    """Submit a job of four workers; hold back the last one's adoption, return it, that PE and its parent."""
     late_child = hold_kind(cluster, messages.Adopt, index=3)
     cluster.submit(1, seed % 16, max_demand=4)
     play(cluster)
@@ -202,6 +202,14 @@ def test_race_2_a_parent_keeps_a_child_that_came_later_than_an_epoch_without_roo
     ((_, child, _),) = late_child.messages
     parent = places(cluster, 1)[1]
     needs(tree_parent(cluster, parent) not in (None, child) and not tree_children(cluster, parent))
+    return late_child, child, parent
+
+
+@told_with_luck
+def test_race_2_a_parent_keeps_a_child_that_came_later_than_an_epoch_without_room_for_it(seed: int) -> None:
+    """The parent accepts before it gets two epochs: one without room for the child, one with room again."""
+    cluster = lively(16, seed, reuse=Reuse.NONE)
+    late_child, child, parent = _held_back_child(cluster, seed)
     late_epochs = hold_kind(cluster, messages.Epoch, dest=parent)
     for workers in (2, 4):
         demand(cluster, 1, workers)
@@ -223,13 +231,7 @@ def test_race_2_a_parent_accepts_a_child_from_an_epoch_with_room_for_it_that_it_
 ) -> None:
     """The parent need not ask for another child when that epoch comes."""
     cluster = lively(16, seed)
-    late_child = hold_kind(cluster, messages.Adopt, index=3)
-    cluster.submit(1, seed % 16, max_demand=4)
-    play(cluster)
-    needs(only(late_child, messages.Adopt) and 1 in places(cluster, 1))
-    ((_, child, _),) = late_child.messages
-    parent = places(cluster, 1)[1]
-    needs(tree_parent(cluster, parent) not in (None, child) and not tree_children(cluster, parent))
+    late_child, child, parent = _held_back_child(cluster, seed)
     demand(cluster, 1, 2)
     play(cluster)
     late_epochs = hold_kind(cluster, messages.Epoch, dest=parent)
@@ -284,13 +286,7 @@ def test_a_parent_sends_away_a_child_that_came_later_than_the_epoch_in_which_the
 def test_race_6_a_failure_of_a_newer_epoch_waits_until_its_receiver_has_that_epoch(seed: int) -> None:
     """Otherwise the parent would ask again and again in its old epoch, and fail each time."""
     cluster = lively(16, seed)
-    late_child = hold_kind(cluster, messages.Adopt, index=3)
-    cluster.submit(1, seed % 16, max_demand=4)
-    play(cluster)
-    needs(only(late_child, messages.Adopt) and 1 in places(cluster, 1))
-    ((_, child, _),) = late_child.messages
-    parent = places(cluster, 1)[1]
-    needs(tree_parent(cluster, parent) not in (None, child) and not tree_children(cluster, parent))
+    late_child, _, parent = _held_back_child(cluster, seed)
     late_epochs = hold_kind(cluster, messages.Epoch, dest=parent)
     demand(cluster, 1, 2)
     play(cluster)

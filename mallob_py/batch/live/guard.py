@@ -20,7 +20,6 @@ from typing import IO
 
 import msgspec
 
-from mallob_py.accepting import Doorkeeper
 from mallob_py.batch.live import remote
 from mallob_py.batch.live.keeper import keep
 from mallob_py.batch.live.launch import ALLOTMENT, SIGNALS, write_atomically
@@ -30,7 +29,6 @@ from mallob_py.malleable.wire import LINE_MAX_BYTES
 from mallob_py.runtime.processes import die_with, no_orphans
 from mallob_py.runtime.world.session_folder import temporary_folder
 
-_LINE_S = 20.0
 #: the greatest size of a keeper's message, which may contain a script and an environment; JSON may need six
 #: bytes for one byte
 _MESSAGE_BYTES_MAX = 6 * REQUEST_MAX_BYTES
@@ -130,15 +128,8 @@ class _Guard:
             self._say(remote.Answered())
 
     def _take_notices(self, server: socket.socket) -> None:
-        doorkeeper = Doorkeeper()
-        while True:
-            if (connection := doorkeeper.accept(server)) is None:
-                continue
-            with connection, contextlib.suppress(OSError, UnicodeDecodeError):
-                connection.settimeout(_LINE_S)
-                with connection.makefile("r", encoding="utf-8", newline="\n") as lines:
-                    if line := lines.readline(LINE_MAX_BYTES):
-                        self._say(remote.NoticeLine(line.rstrip("\n")))
+        for _, line in remote.callers(server):
+            self._say(remote.NoticeLine(line))
 
     def _say(self, message: remote.ToKeeper) -> None:
         with contextlib.suppress(OSError), self._sending:

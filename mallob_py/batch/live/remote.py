@@ -23,6 +23,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -256,20 +257,25 @@ class Link:
                 time.sleep(_RETRY_S)
 
     def _take_orders(self, server: socket.socket) -> None:
-        doorkeeper = Doorkeeper()
-        while True:
-            if (connection := doorkeeper.accept(server)) is None:
-                continue
-            with connection, contextlib.suppress(OSError, UnicodeDecodeError):
-                connection.settimeout(_LINE_S)
-                with connection.makefile("r", encoding="utf-8", newline="\n") as lines:
-                    line = lines.readline(LINE_MAX_BYTES)
-                if not line:
-                    continue
-                self._tell(OrderLine(line.rstrip("\n")))
-                while (answer := self._answers.get()) is not None:
-                    with contextlib.suppress(OSError):  # the scheduler has ended, and the answer is lost
-                        connection.sendall(f"{answer}\n".encode())
+        for connection, order in callers(server):
+            self._tell(OrderLine(order))
+            while (answer := self._answers.get()) is not None:
+                with contextlib.suppress(OSError):  # the scheduler has ended, and the answer is lost
+                    connection.sendall(f"{answer}\n".encode())
+
+
+def callers(server: socket.socket) -> Iterator[tuple[socket.socket, str]]:
+    """Yield connections to a listening socket, each with the line that it sends; close them afterwards."""
+    doorkeeper = Doorkeeper()
+    while True:
+        if (connection := doorkeeper.accept(server)) is None:
+            continue
+        with connection, contextlib.suppress(OSError, UnicodeDecodeError):
+            connection.settimeout(_LINE_S)
+            with connection.makefile("r", encoding="utf-8", newline="\n") as lines:
+                line = lines.readline(LINE_MAX_BYTES)
+            if line:
+                yield connection, line.rstrip("\n")
 
 
 def _delivered(scheduler: str, notice: Notice) -> bool:
