@@ -104,7 +104,7 @@ def test_what_is_no_speed_model_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "1:2:3", "-1", "1:2/hour", "nan", "1/"])
 def test_what_is_no_cost_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"not seconds to grow|has the unit|not a cost"):
+    with pytest.raises(ValueError, match=r"should be seconds to grow|has the unit|not a cost"):
         resize_cost_of(text)
 
 

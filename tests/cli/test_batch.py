@@ -89,7 +89,7 @@ def test_as_json_there_are_all_metrics(trace: str, capsys: pytest.CaptureFixture
         (["--malleable-range", "0.5:4"], "--malleable-range is for malleable jobs; give --malleable as well"),
         (["--speedup", "power:0.2"], "--speedup is for malleable jobs; give --malleable as well"),
         (["--speedup", "quick"], "--speedup: 'quick' is not linear"),
-        (["--resize-cost", "1:2:3"], "--resize-cost: '1:2:3' is not seconds"),
+        (["--resize-cost", "1:2:3"], "--resize-cost: '1:2:3' should be seconds"),
         (["--order", "any"], "--order: 'any' is none of batch, pyss, elastisim"),
         (["--policy"], "-p/--policy: expected one argument"),
     ],

@@ -65,7 +65,7 @@ def test_a_newcomer_begins_with_no_member_that_it_has_not_connected_to() -> None
     it = newcomer()
     told(it, HOST, rank_messages.Welcome((peer(HOST), peer(OTHER)), 0.0, (1, 1)))
     stranger = rank_messages.Propose(Generation(name_of(2, HOST), (HOST, OTHER, 4, RANK), (1, 1, 1, 2)))
-    why = "rank 4 has joined meanwhile, and they know nothing of each other"
+    why = "rank 4 has joined meanwhile, and is not connected to this rank"
     assert told(it, HOST, stranger) == [Refused(why)]
 
 
