@@ -1,6 +1,9 @@
 """The SAT application as a worker runs it: every strategy gives right answers, or no answer."""
 
+import os
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from fake_context import FakeContext
 from seeds import seeds
 
 from mallob_py.kit import InputError, JobInput, Result
+from mallob_py.runtime.processes import python
 from mallob_sat import SatApplication, generate, modes
 from mallob_sat.formula import ASSUMPTIONS_MARK, formula_from_list
 from mallob_sat.kissat_door import door_is_open
@@ -131,13 +135,21 @@ def test_variables_that_never_occur_are_in_the_model() -> None:
 
 
 def test_a_huge_variable_does_not_cost_the_solver_memory() -> None:
+    literals = [5_000_000, 2, 0, -2, 0, ASSUMPTIONS_MARK, 4_000_000, 0]
     for index in range(3):
-        result = run([5_000_000, 2, 0, -2, 0, ASSUMPTIONS_MARK, 4_000_000, 0], index, seed=index)
+        result = run(literals, index, seed=index)
         model = np.asarray(result.solution)
         assert model.size == 5_000_000
         assert model[[1, 3_999_999, 4_999_999]].tolist() == [-2, 4_000_000, 5_000_000]
     core = run([5_000_000, 0, ASSUMPTIONS_MARK, 7, -5_000_000, 0]).solution
     assert core == [-5_000_000]
+    peak = "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss"
+    code = f"import resource; from test_sat_solving import run; run({literals}); print({peak})"
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [*python(), "-c", code], capture_output=True, text=True, check=True, env=os.environ | path
+    )
+    assert int(done.stdout) < 400_000, "KiB; a solver with all these variables has 1.2 GB"
 
 
 def test_a_wrong_model_never_leaves_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
