@@ -149,7 +149,7 @@ def test_each_call_counts_once_while_workers_are_killed(executor: Executor, tmp_
     counts = []
     for result in results:
         counts.append(result)
-        if len(counts) in (50, 100, 150):
+        if len(counts) in (50, 150):  # a call whose workers died three times would fail
             for pid in {int(path.name.partition(".")[2]) for path in tmp_path.iterdir()}:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -132,8 +132,8 @@ class Ring:
         """Show the launching process that this rank lives; return the ranks silent for too long."""
         self.next_beat_s = now + BEAT_S
         if self._pulse is None:
-            self._pulse = _made_pulse_file() if self._rank == self._members[0] else _found_pulse_file()
-        if self._pulse is not None and self._pulse != _NO_FILE:
+            self._pulse = _pulse_file()
+        if self._pulse != _NO_FILE:
             os.utime(self._pulse)
         silent = [rank for rank, watch in self._watches.items() if watch.is_silent(now)]
         self._look_as_far_as_needed()
@@ -148,28 +148,25 @@ class Ring:
             self._watch_so_many(_REACH_GROWS_BY * len(late))
 
 
-def _made_pulse_file() -> int:
-    """Make the file that shows a launching process on this host that its world has come up and lives."""
+def _pulse_file() -> int:
+    """Open the file that shows a launching process on this host that its world has come up and lives.
+
+    The first rank here makes the file, whichever rank that is: others may fail before their first beat.
+    """
     path = os.environ.get(EXIT_FILE_VARIABLE)
     if path is None:
         return _NO_FILE
+    flags = os.O_WRONLY | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.write(descriptor, RUNNING)
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+            os.write(descriptor, RUNNING)
+            return descriptor
+        return os.open(path, flags)
     except OSError:
         return _NO_FILE  # the launching process is on another host
-    return descriptor
-
-
-def _found_pulse_file() -> int | None:
-    """Return the pulse file of this host's world; None: the first rank has not made it."""
-    path = os.environ.get(EXIT_FILE_VARIABLE)
-    if path is None or not os.path.isdir(os.path.dirname(path)):
-        return _NO_FILE
-    try:
-        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
 
 
 #: environment variable with the user's name for the host of a newcomer
