@@ -45,8 +45,8 @@ def is_random(formula: Formula) -> bool:
     if not lengths.size or lengths[0] < 3 or (lengths != lengths[0]).any():
         return False
     literals = block[block != 0]
-    variables = np.sort(np.abs(literals))  # a table of all variables up to the largest one may take gigabytes
-    occurrences = np.diff(np.flatnonzero(np.diff(variables, prepend=0, append=0)))
+    # A table of all variables up to the largest one could take gigabytes.
+    occurrences = np.unique(np.abs(literals), return_counts=True)[1]
     return bool(
         _POSITIVE_SHARES[0] <= np.mean(literals > 0) <= _POSITIVE_SHARES[1]
         and _DISPERSIONS[0] <= occurrences.var() / occurrences.mean() <= _DISPERSIONS[1]

@@ -158,15 +158,14 @@ def _pulse_file() -> int:
         return _NO_FILE
     flags = os.O_WRONLY | os.O_CLOEXEC
     try:
-        with contextlib.suppress(FileNotFoundError):
-            return os.open(path, flags)
-        with contextlib.suppress(FileExistsError):
+        try:
             descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-            os.write(descriptor, RUNNING)
-            return descriptor
-        return os.open(path, flags)
+        except FileExistsError:
+            return os.open(path, flags)
+        os.write(descriptor, RUNNING)
     except OSError:
         return _NO_FILE  # the launching process is on another host
+    return descriptor
 
 
 #: environment variable with the user's name for the host of a newcomer
