@@ -14,7 +14,6 @@ Guarantees: no process is left when `run_engines` returns or raises, and none ou
 
 from __future__ import annotations
 
-import ctypes
 import os
 import selectors
 import signal
@@ -28,6 +27,7 @@ import msgspec
 
 from mallob_py.kit import Gossip, InputError, ProcessKilled, Result, WorkerContext
 from mallob_py.kit.declaration import DONE, UNKNOWN
+from mallob_py.kit.process_race import die_with
 from mallob_smt import schedule
 from mallob_smt.answering import Checked, Completed, Failed, Printed, SayingReader, be_engine
 from mallob_smt.declaration import CODES
@@ -48,7 +48,6 @@ _PROCESSES_MAX = 3
 #: niceness of engines for which this host has no core, so that they do not delay the most suitable engines
 _NICENESS = 10
 _Z3_OUT_OF_MEMORY = 101
-_PR_SET_PDEATHSIG = 1
 _SERIAL = struct.Struct(">Q")
 
 
@@ -303,11 +302,7 @@ def _result(answer: Answer, wishes: Wishes) -> Result:
 def _be_child(script: Script, strategy: Strategy, descriptor: int, worker_pid: int) -> NoReturn:
     """Run an engine in the child process, and never return into the worker's code."""
     try:
-        if (
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0
-            or os.getppid() != worker_pid
-        ):
-            os._exit(1)
+        die_with(worker_pid)
         os.closerange(3, descriptor)
         os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
         nothing = os.open(os.devnull, os.O_RDWR)

@@ -222,7 +222,7 @@ class _Race(Generic[A]):
 def run_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
     """Run the attempt in the child; never return into the worker's code."""
     try:
-        _die_with(worker_pid)
+        die_with(worker_pid)
         # Only the worker may hold the socket to the rank, which must close when the worker ends.
         _close_all_but(fd, *attempt.fds)
         _write(fd, _message_of(attempt))
@@ -287,7 +287,7 @@ def _write(fd: int, message: bytes) -> None:
         left = left[os.write(fd, left) :]
 
 
-def _die_with(parent_pid: int) -> None:
+def die_with(parent_pid: int) -> None:
     """Have the kernel kill this process when its parent ends, even if the parent is killed."""
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError("prctl(PR_SET_PDEATHSIG)")

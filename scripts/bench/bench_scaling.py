@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import math
 import os
@@ -34,7 +33,7 @@ from typing import NamedTuple
 
 from common import RESULTS_DIR, BenchmarkError, print_table, write_results
 
-from mallob_py.runtime.processes import python
+from mallob_py.runtime.processes import adopt_orphans, python
 from mallob_sat import generate
 from mallob_sat.generate import Circuit, Formula
 
@@ -58,7 +57,6 @@ _DRAWS_MAX = 12
 _RESAMPLES = 2000
 _REFERENCE_WALL_S = 600.0
 _SOLVE = (*python(), "-m", "mallob_py", "solve", "--quiet", "-n")
-_PR_SET_CHILD_SUBREAPER = 36
 _CORES = len(os.sched_getaffinity(0))
 
 Wires = list[int]
@@ -384,8 +382,7 @@ def main() -> None:
     )
     parser.add_argument("solve", nargs="*", help="further options of `solve`, after --")
     options = parser.parse_args()
-    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1):
-        raise BenchmarkError("this kernel does not let orphans be counted (PR_SET_CHILD_SUBREAPER)")
+    adopt_orphans()
     counts = [int(each) for each in options.workers.split(",") if each]
     trees: dict[str, Path | None] = (
         {"": None} if options.beside is None else {"beside ": options.beside, "": None}
