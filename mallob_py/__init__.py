@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mallob_py.api.joblib_backend import register_joblib_backend as register_joblib_backend
     from mallob_py.api.maxsat import RC2, Ipamir
 
-#: public names without those of `_NEEDS`, so that a star import needs no optional package
+#: public names except those in `_NEEDS`, so that a star import needs no optional package
 __all__ = [
     "RC2",
     "Answer",
@@ -59,7 +59,7 @@ _NEEDS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at its first use, since thousands of ranks import this package and use no name."""
+    """Import a public name at its first use, since thousands of ranks import this package and use none."""
     if name not in _HOMES:
         raise AttributeError(f"module 'mallob_py' has no attribute '{name}'")
     import importlib

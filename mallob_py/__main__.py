@@ -18,7 +18,7 @@ def main() -> None:
 
         begin_early(sys.argv[2:])
     elif sys.argv[1:2] == ["serve"]:
-        gc.disable()  # during the imports, whose objects stay: `run_serve` enables collections again
+        gc.disable()  # useless during imports, whose objects stay; `run_serve` enables collections
     from mallob_py.cli.main import main as run
 
     interrupts.exit_with(run())

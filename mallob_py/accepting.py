@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 
 _SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
-#: pause before the next try if there is no reserve either
+#: pause before a caller is turned away if there is no reserved descriptor either
 _REST_S = 0.1
 
 
@@ -31,7 +31,7 @@ class Doorkeeper:
         self._fill_reserve()
 
     def accept(self, listener: socket.socket) -> socket.socket | None:
-        """Return the next connection; None if no connection waits, or if its caller had to be turned away.
+        """Return the next connection; None: no connection waits, or the next caller had to be turned away.
 
         Raises OSError if the listening socket itself is broken.
         """

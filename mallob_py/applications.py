@@ -50,7 +50,7 @@ DECLARED = {
     "QUEENS": "mallob_bags.declaration:QueensDeclaration",
     "UTS": "mallob_bags.declaration:UtsDeclaration",
 }
-#: applications of this package with options for commands: importing further ones would delay every command
+#: applications of this package with options for commands: importing the others would delay every command
 _WITH_OPTIONS = ("SAT", "SMT", "MAXSAT")
 
 
@@ -59,7 +59,7 @@ class UnknownApplication(Exception):
 
 
 def places_without_search() -> dict[str, str]:
-    """Return name -> place ("module:Class") of our applications, and of those in the environment variable."""
+    """Return name -> place ("module:Class") of our applications, and of those in MALLOB_PY_APPS."""
     places = dict(OURS)
     for item in os.environ.get(ENVIRONMENT_VARIABLE, "").split(","):
         name, _, place = item.strip().partition("=")
@@ -82,7 +82,7 @@ def imported(place: str) -> Any:
 
 
 def declaration_of(name: str) -> type[Declaration]:
-    """Return an application's declaration. Raises UnknownApplication, or as the import of its module."""
+    """Return an application's declaration. Raises UnknownApplication, or any error of its module's import."""
     place = place_of(name)
     return declared_apart(name, place) or _declaration(place)
 
@@ -98,12 +98,12 @@ def options_of(name: str) -> dict[str, JobOption]:
 def declared_apart(name: str, place: str) -> type[Declaration] | None:
     """Return an application's separate declaration, without importing the application; None if it has none.
 
-    `place` is the application's own place. Raises as the import of the declaration.
+    `place` is the application's own place. Raises any error of the declaration's import.
     """
     if place == OURS.get(name):
         apart = DECLARED.get(name)
     elif name in places_without_search():
-        return None  # a class named by the environment variable carries its own declaration
+        return None  # a class named in MALLOB_PY_APPS carries its own declaration
     else:
         apart = installed(DECLARATION_GROUP).get(name)
     return None if apart is None else _declaration(apart)

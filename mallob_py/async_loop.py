@@ -35,7 +35,7 @@ class LoopWatch:
         self._counted_s = -math.inf
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine, as `asyncio.run`."""
+        """Run a coroutine, as `asyncio.run` does."""
         with asyncio.Runner(loop_factory=self._new_loop) as runner:
             return runner.run(main)
 

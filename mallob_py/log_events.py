@@ -83,7 +83,7 @@ class LogEvent(enum.StrEnum):
     GAVE_BACK_MEMORY = "gave back memory", "a rank has freed memory because its host was short", "what bytes"
     HOST_RESTS = "host rests", "the host gives workers no processes for a while", _OF_A_HOST
     HOST_IS_WELL = "host is well", "the host gives workers processes again", _OF_A_HOST
-    LOST_RANK = "lost rank", "the others go on without a rank", "lost message"
+    LOST_RANK = "lost rank", "the other ranks go on without a lost one", "lost message"
     GENERATION = (
         "generation",
         "a set of ranks begins to work together",

@@ -1,4 +1,4 @@
-"""The one rule of how often something that has died is started again.
+"""The one rule of how often something that has failed is started again.
 
 As with Erlang's supervisors, at most *intensity* restarts are made within a *period*; after them, the caller
 gives up and leaves the decision to the level above. docs/failures.md has a table of all cases.
@@ -30,7 +30,7 @@ class RestartLimit:
 
     @property
     def count(self) -> int:
-        """The number of restarts within the last period, as of the last `next_delay_s`."""
+        """The number of restarts within the last period, as counted by the last `next_delay_s`."""
         return len(self._restarts_s)
 
     def next_delay_s(self, now: float = 0.0) -> float | None:

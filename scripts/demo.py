@@ -60,9 +60,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mallob-py-demo-") as folder:
         api_dir, log_dir = Path(folder, "api"), Path(folder, "logs")
         with _serving(ranks, api_dir, log_dir), Client(api_dir) as client:
-            print(
-                f"This service has {ranks} ranks. A letter is a PE that works for that job, a dot an idle PE."
-            )
+            print(f"This service has {ranks} ranks. A letter is a PE of this letter's job, a dot an idle PE.")
             wrong = _play(client, api_dir)
         _tell_latencies(log_dir)
     print(f"wrong or late: {', '.join(wrong)}" if wrong else NEXT)

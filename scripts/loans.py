@@ -80,7 +80,9 @@ def _problems_of_one(
 
 
 def open_loans(logs: Iterable[list[Entry]]) -> list[tuple[int, int]]:
-    """Return (lender's account, loan) of each loan that no worker has merged or dropped; 0: the job's."""
+    """Return (lender's account, loan) of each loan that no worker has merged or dropped; 0: the job's
+    account.
+    """
     lenders: dict[int, int] = {}
     dropped = set()
     for entry in sorted((entry for log in logs for entry in log), key=lambda entry: entry["t"]):

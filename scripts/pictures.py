@@ -36,7 +36,7 @@ _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-
 
 @contextmanager
 def _running(*command: str, says: str, within: Path) -> Iterator[str]:
-    """Run a command of this package until the end of the block. Yield its output once that `says` so."""
+    """Run a command of this package until the end of the block. Yield its output once it contains `says`."""
     output = within / f"{command[0]}.log"
     with output.open("w") as file:
         process = subprocess.Popen([*_OURS, *command], cwd=within, stdout=file, stderr=file)

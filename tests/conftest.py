@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a step of CI if it has skipped a test that this step, or no other step, runs."""
+    """Fail a step of CI that has skipped a test which no other step runs and the machine does not excuse."""
     reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
     if (step := os.environ.get(STEP_VARIABLE)) is None or reporter is None:
         return

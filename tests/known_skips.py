@@ -18,6 +18,6 @@ def listed() -> list[tuple[str, str]]:
 
 
 def unexcused(reasons: Iterable[str], step: str) -> list[str]:
-    """Return the reasons of skips that no other step runs, and that the machine does not excuse."""
+    """Return the reasons of skipped tests that no other step runs and the machine does not excuse."""
     excuses = [re.compile(reason) for of_step, reason in listed() if of_step != step]
     return sorted({each for each in reasons if not any(excuse.search(each) for excuse in excuses)})

@@ -1,7 +1,7 @@
 """Whether a process's loops wait without using CPU time: the kernel counts how often each thread waits.
 
 A thread that is woken again and again waits more often than a loop that rests turns. A thread that
-never waits is ready to run all the time, whether or not it gets a core. A busy machine changes neither.
+never waits is ready to run all the time, whether or not it gets a core. A busy machine changes neither fact.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from waiting import poll_until
 from mallob_py.loop_rate import RESTS_BELOW
 
 _WINDOW_S = 1.0
-#: share of the time above which a thread that is ready to run does not rest
+#: greatest share of the time during which a resting thread may run or be ready to run
 _READY_MAX = 0.5
 
 
@@ -41,7 +41,7 @@ def _threads_of(pid: int) -> dict[int, _Seen]:
 
 
 def _restless(pids: Collection[int]) -> str:
-    """Return the threads that do not rest now, with their actions; empty if all rest."""
+    """Return the threads that do not rest now, with their rates of waits; "": all threads rest."""
     before = {pid: _threads_of(pid) for pid in pids}
     began_s = time.monotonic()
     time.sleep(_WINDOW_S)  # time over which the rate of waits is measured

@@ -1,5 +1,5 @@
-"""Declarations of applications are found without importing the applications, are true, and stand only
-there.
+"""Declarations of applications are found without importing the applications, and are true; no other code
+states what they declare.
 """
 
 import re

@@ -123,7 +123,7 @@ class _Desk(NamedTuple):
 
 
 class BetweennessBag(NumberedBag):
-    """Sources to process. A task is a visit to an edge; per source, each edge is visited out and back."""
+    """Sources to process. A task is a visit to an edge; each source visits each edge twice, out and back."""
 
     def __init__(self, graph: Graph, sources: NDArray[np.int64]) -> None:
         super().__init__(sources)
@@ -169,7 +169,7 @@ class BetweennessBag(NumberedBag):
         return self._source is None and super().is_empty()
 
     def expected_tasks(self) -> float:
-        """Estimate the tasks left as if each source reached all vertices: edges and vertices count twice."""
+        """Estimate the tasks left: per source, twice the number of all edges and vertices of the graph."""
         return 2.0 * (len(self._graph.targets) + len(self._graph.offsets) - 1) * super().expected_tasks()
 
     def to_bytes(self) -> bytes:
@@ -183,12 +183,12 @@ class BetweennessBag(NumberedBag):
 
 
 def fraction_bits(vertices: int) -> int:
-    """Return the number of fractional bits of sums."""
+    """Return the number of fractional bits in the sums of dependencies for a graph of that size."""
     return 62 - 2 * (vertices - 1).bit_length()
 
 
 class BetweennessApplication(BetweennessDeclaration, BagApplication):
-    """BC for a random graph of 2^`n` vertices and a `seed`; reply: `value` (the sum), `max`, its `vertex`."""
+    """BC for a random graph of 2^`n` vertices and a `seed`; reply: `value` (a sum), `max`, its `vertex`."""
 
     rehearsal: ClassVar[Mapping[str, Any] | None] = {"n": 4}
 

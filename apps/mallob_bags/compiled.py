@@ -37,5 +37,5 @@ else:
 
 
 def kernel(otherwise: str) -> str:
-    """Name what runs the kernels of this process, for replies: Numba, or else `otherwise`."""
+    """Return the name, shown in replies, of what runs this process's kernels: Numba, or else `otherwise`."""
     return "numba" if HAS_NUMBA else f"{otherwise}, slower than numba, which the extra 'fast' installs"

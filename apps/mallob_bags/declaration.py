@@ -56,5 +56,5 @@ class UtsDeclaration(BagDeclaration):
         _option("branching", "B", "mean number of the root's children (default 4)", _real),
         _option("seed", "S", "seed of the tree (default 19)"),
         _option("q", "Q", "binomial trees: probability that a node has children (default 0.15)", _real),
-        _option("m", "M", "binomial trees: number of children of such a node (default 4)"),
+        _option("m", "M", "binomial trees: number of children of a node with children (default 4)"),
     )

@@ -1,4 +1,4 @@
-"""Checks of values in configurations of bags: numbers within bounds, words. InputErrors name the key."""
+"""Checks of numbers (within bounds) and words in configurations of bags. Each InputError names the key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mallob_py.kit import InputError
 
 
 def refuse_unknown(configuration: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Reject unknown keys: if a key is misspelt, its default must not hold unnoticed."""
+    """Reject unknown keys. Otherwise a misspelt key would silently leave its default in force."""
     for key in configuration:
         if key not in known:
             raise InputError(f"unknown key '{key:.40}'; known are {', '.join(known)}", "configuration")
@@ -19,7 +19,7 @@ def refuse_unknown(configuration: Mapping[str, Any], known: Sequence[str]) -> No
 def whole_number(
     configuration: Mapping[str, Any], key: str, least: int, most: int, default: int | None = None
 ) -> int:
-    """Return the integer of `key`. The key is required unless there is a default."""
+    """Return the integer configured for `key`. The key is required unless there is a default."""
     value = configuration.get(key, default)
     if value is None:
         raise InputError(f"'{key}' is missing; give a whole number from {least} to {most}", "configuration")
@@ -35,7 +35,7 @@ def whole_number(
 def real_number(
     configuration: Mapping[str, Any], key: str, least: float, most: float, default: float
 ) -> float:
-    """Return the number of `key`."""
+    """Return the number configured for `key`."""
     value = configuration.get(key, default)
     if isinstance(value, str):
         try:
@@ -51,7 +51,7 @@ def real_number(
 
 
 def chosen(configuration: Mapping[str, Any], key: str, words: Sequence[str], default: str) -> str:
-    """Return the word of `key`, which must be one of `words`."""
+    """Return the word configured for `key`, which must be one of `words`."""
     value = configuration.get(key, default)
     if value not in words:
         raise InputError(f"'{key}' must be one of {', '.join(words)}, not {value!r:.40}", "configuration")

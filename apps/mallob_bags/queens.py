@@ -15,7 +15,7 @@ from mallob_py.kit import Payload
 from mallob_py.kit.bags import Bag, BagApplication
 
 N_MAX = 30
-#: number of remaining rows at or below which a board is not given to another worker
+#: a board with at most this number of remaining rows is not given to another worker
 ROWS_NOT_SHARED = 5
 
 
@@ -23,8 +23,8 @@ ROWS_NOT_SHARED = 5
 def _expand(stack: NDArray[np.int64], size: int, count: int, n: int, found: NDArray[np.int64]) -> int:
     """Replace up to `count` boards of the stack by their successors; return the new size of the stack.
 
-    A board is three bit sets of columns that the next row must avoid: for the columns, the diagonals and the
-    other diagonals of its queens.
+    A board is three bit sets: the columns that its queens attack in the next row, along their columns, along
+    one direction of diagonals, and along the other.
     """
     full = (1 << n) - 1
     done = 0

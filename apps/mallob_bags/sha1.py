@@ -71,7 +71,7 @@ def _majority(b: Word, c: Word, d: Word) -> Word:
 
 
 def _five(mix: Callable[[Word, Word, Word], Word], k: Word) -> Callable[[Words, Words], Words]:
-    """Return a function for five rounds with `mix` and `k`, after which the words' order is as before."""
+    """Return a function that does five rounds with `mix` and `k`; the words' order is restored then."""
 
     @inlined
     def five(s: Words, w: Words) -> Words:
@@ -90,7 +90,7 @@ def _five(mix: Callable[[Word, Word, Word], Word], k: Word) -> Callable[[Words, 
     return five
 
 
-#: five of the rounds 0 to 19, 20 to 39, 40 to 59 and 60 to 79
+#: functions for five of the rounds 0 to 19, 20 to 39, 40 to 59 and 60 to 79
 _five_0, _five_1 = _five(_choice, _K0), _five(_parity, _K1)
 _five_2, _five_3 = _five(_majority, _K2), _five(_parity, _K3)
 
@@ -169,7 +169,7 @@ def hash_lanes(parents: NDArray[np.uint32], children: NDArray[np.uint32]) -> Non
 
 
 def hash_arrays(parents: Sequence[NDArray[np.uint32]]) -> tuple[NDArray[np.uint32], ...]:
-    """Hash any number of children by NumPy; take the 6 rows and return the 5 rows that `hash_lanes` has."""
+    """Hash any number of children by NumPy. The rows (6 given, 5 returned) are as in `hash_lanes`."""
     a, b, c, d, e, number = parents
     with np.errstate(over="ignore"):
         return _child((a, b, c, d, e), number)

@@ -82,7 +82,7 @@ class ChildTable(NamedTuple):
     too.
 
     The index in `children` for a node with v is the number of thresholds at or below v. Counting may begin
-    with `first`, the number for the least v with the same upper bits.
+    with `first`: the number of thresholds at or below the least value with the same upper bits as v.
     """
 
     thresholds: NDArray[np.uint32]

@@ -41,10 +41,10 @@ Rows: TypeAlias = NDArray[np.uint32]
 DEPTH_MAX = 100
 #: greatest number of children of a binomial tree's root
 BRANCHING_MAX = 1_000_000
-#: q times m above which binomial trees are refused as endless (a well-known tree has 1.00007)
+#: greatest q times m: binomial and hybrid trees above it are refused as endless (a known tree has 1.00007)
 CRITICAL = 1.001
 SEED_MAX = 2**31 - 1
-#: expected number of nodes below which a bag is not worth a message
+#: a bag with fewer expected nodes than this number is not worth a message
 NODES_NOT_SHARED = 20_000
 
 # A row of the stack: the state (5 words), the depth, and the range of unsearched children (lower, upper).
@@ -120,7 +120,7 @@ def _expand(
 def _expand_arrays(
     stack: NDArray[np.uint32], size: int, table: ChildTable, counts: NDArray[np.int64]
 ) -> Rows:
-    """Search one batch of children with NumPy. Return the new stack, with the children that have children."""
+    """Search one batch of children with NumPy; return the stack plus the children that have children."""
     rows = stack[max(0, size - _BATCH) : size][::-1]
     is_open = (rows[:, _UPPER] - rows[:, _LOWER]).astype(np.int64)
     before = np.cumsum(is_open) - is_open
@@ -158,7 +158,7 @@ def _expand_arrays(
 
 @compiled("f8(u4[:,::1], i8, f8[::1])")
 def _expected_nodes(stack: Rows, size: int, expected_size: NDArray[np.float64]) -> float:
-    """Return the expected number of nodes of the trees from all unsearched children on."""
+    """Return the expected number of nodes in the subtrees of all unsearched children."""
     nodes = 0.0
     for at in range(size):
         row = min(np.int64(stack[at, 5]) + 1, np.int64(len(expected_size) - 1))
@@ -168,7 +168,7 @@ def _expected_nodes(stack: Rows, size: int, expected_size: NDArray[np.float64]) 
 
 @compiled("UniTuple(i8, 2)(u4[:,::1], i8, u4[:,::1])")
 def _give_half(stack: Rows, size: int, given: Rows) -> tuple[int, int]:
-    """Move half of each node's unsearched children to `given`; of single children, move every second.
+    """Move half of each node's unsearched children to `given` (a single child every second time).
 
     Return the number of remaining rows and the number of moved rows.
     """
@@ -202,7 +202,7 @@ class UtsBag(Bag):
         self._counts = np.zeros(3, dtype=np.int64)
 
     def _set(self, rows: Rows) -> None:
-        """Replace the stack, with room for further nodes on top."""
+        """Replace the stack by these rows, with room for further nodes on top."""
         self._size = len(rows)
         self._stack = np.zeros((2 * len(rows) + 64 * LANES, _WORDS), dtype=np.uint32)
         self._stack[: self._size] = rows
@@ -243,7 +243,7 @@ class UtsBag(Bag):
             self._size = 0
 
     def split(self) -> UtsBag | None:
-        """Split off half of each node's unsearched children; of nodes with one child, every second node's."""
+        """Split off half of each node's unsearched children (a single child every second time)."""
         if self.expected_tasks() < NODES_NOT_SHARED:
             return None
         given = np.empty((self._size, _WORDS), dtype=np.uint32)
@@ -303,7 +303,7 @@ def _checked_tree(configuration: tuple[tuple[str, Any], ...]) -> Tree:
 def tree_of(configuration: Mapping[str, Any]) -> Tree:
     """Return the tree of a configuration. Raises InputError.
 
-    Keys that have no effect on the tree's type may have any value within bounds.
+    Keys that do not apply to the tree's type may have any value within bounds.
     """
     tree_type = TreeType(chosen(configuration, "type", [each.value for each in TreeType], "geometric"))
     is_binomial = tree_type is TreeType.BINOMIAL

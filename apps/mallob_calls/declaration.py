@@ -9,7 +9,7 @@ from mallob_py.kit.declaration import DONE, Declaration
 
 
 class CallsDeclaration(Declaration):
-    """The declaration of calls of Python functions."""
+    """The declaration of the application CALLS, which calls Python functions."""
 
     name: ClassVar[str] = "CALLS"
     takes_input: ClassVar[bool] = False

@@ -36,7 +36,7 @@ class Fetcher:
         return future.result()
 
     def take(self, message: messages.Found, buffers: Sequence[Buffer]) -> None:
-        """Take in the executor's answer."""
+        """Accept the executor's answer to a fetch."""
         mark = message.mark
         try:
             if message.pid:

@@ -25,7 +25,7 @@ from mallob_py.kit.calls.wire import Buffer
 
 
 class _Entry(NamedTuple):
-    """A submitted call. `pickled` is the function, or None if no other process can do the call."""
+    """A submitted call. `pickled` is the pickled function, or None if no other process can do the call."""
 
     function: Callable[..., Any]
     pickled: values.Pickled | None
@@ -55,7 +55,7 @@ class Pools:
         return pool
 
     def offer(self, is_news: bool = False) -> None:
-        """Offer waiting calls to other workers if `is_news`, or if their number has doubled or halved."""
+        """Offer the waiting calls to other workers if their number has doubled or halved, or if `is_news`."""
         with self._mutex:
             count = sum(len(pool.waiting) for pool in self._pools)
             if not is_news and not (count >= 2 * self._offered or count * 2 < self._offered):
@@ -139,7 +139,7 @@ class _Pool:
         self._news.release()
 
     def take_last(self, others: Sequence[_Entry]) -> _Entry | None:
-        """Remove and return the last waiting call if it may be given away and has the others' function."""
+        """Remove and return the last waiting call if it may be given away and has `others`' function."""
         try:
             entry = self.waiting.pop()
         except IndexError:
@@ -186,7 +186,7 @@ class _Itself(NamedTuple):
 
 
 def _deliver(entry: _Entry, is_ok: bool, value: Any) -> None:
-    """Set the outcome of a call's future. An exception is given as an object or dumped."""
+    """Set the outcome of a call's future. If not `is_ok`, `value` is an exception, as an object or dumped."""
     if is_ok:
         try:
             result = value.value if isinstance(value, _Itself) else values.restored(value)

@@ -79,12 +79,13 @@ class _Batch:
     def __init__(self, told: messages.Calls, buffers: list[wire.Buffer]) -> None:
         self.told = told
         self.buffers = buffers
-        #: places of the calls that have not begun; the worker begins on the left, gives back from the right
+        #: places of the batch's calls that have not begun; the worker begins from the left, gives back from
+        #: the right
         self.order = deque(range(told.count))
 
 
 class Worker:
-    """One run of the application."""
+    """A worker of the application CALLS, for one run."""
 
     def __init__(self, context: WorkerContext, meeting: Meeting) -> None:
         self._context = context
@@ -98,13 +99,13 @@ class Worker:
         #: numbers of the functions that are unpickled once for several calls
         self._kept: set[int] = set()
         self._is_idle = True
-        #: batch and place of the running call
+        #: batch number of the running call, and its place in the batch
         self._running: tuple[int, int] | None = None
         #: unwanted calls: their batch, their places, and the time at which the process ends if one still runs
         self._unwanted: tuple[int, frozenset[int], float] | None = None
         self._next_told_s = 0.0
         self._mutex = threading.Lock()
-        #: calls done and all calls of the job, as the executor counts them
+        #: number of calls done, and of all calls of the job, as the executor counts them
         self._progress: tuple[int, int] | None = None
         self._pools: Pools | None = None
         self._fetcher = Fetcher(self.send, meeting.user)
@@ -322,7 +323,7 @@ class Worker:
             self._listen()
         except wire.PeerGone:
             self._lose_executor()
-        except BaseException:  # the rank is gone, or the job continues without this worker
+        except BaseException:  # the rank is lost, or the job continues without this worker
             os._exit(0)
         os._exit(0)
 
@@ -401,7 +402,7 @@ class Worker:
         os._exit(0)
 
     def _lose_executor(self) -> None:
-        """End, because no executor waits for results: the root ends the job, and idle workers await this."""
+        """End this worker, because the executor has ended. The root ends the job; idle workers await that."""
         if self._context.index == 0:
             self._finish(Result(UNKNOWN, fields={"why": "the executor has ended"}))
         while self._is_idle and self._context.index > 0:

@@ -21,7 +21,7 @@ _DONE = 10
 
 
 def _refuse_input(job: JobInput) -> None:
-    """Reject input. Its caller has ignored `takes_input`, and must not lose the input unnoticed."""
+    """Reject input. A client that ignores `takes_input` must not lose its input unnoticed."""
     if job.files:
         raise InputError("this application takes no files", "files")
     if job.literals is not None:
@@ -52,7 +52,7 @@ class SleepApplication(Application):
     takes_input: ClassVar[bool] = False
 
     def check(self, configuration: Mapping[str, Any]) -> None:
-        """Accept any configuration, because replayed streams contain configurations of other applications."""
+        """Accept any configuration, because replayed jobs may have configurations of other applications."""
 
     def read(self, job: JobInput) -> Payload:
         _refuse_input(job)

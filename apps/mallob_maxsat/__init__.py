@@ -1,4 +1,4 @@
-"""MaxSAT as an application: a job's workers search from below, from above, and near known solutions."""
+"""MaxSAT as an application: workers search for the least cost from below, from above and near solutions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From below: unsatisfiable cores raise the lower bound until a solution costs no more (OLL).
+"""Search from below: cores raise the lower bound on the cost until a solution costs no more (OLL).
 
 Soft literals are assumed to hold, those with large weights first (stratification). A core states that at
 least one of its literals does not hold. The bound rises by the smallest weight of the core's literals, which
@@ -7,7 +7,7 @@ are false", "at least three", ...) become soft literals. First all cores without
 the totalizers are added (weight-aware core extraction). Each core is made smaller before its totalizer is
 added; afterwards the solver is asked for the smallest number of false literals (exhaustion). Soft literals
 whose loss would cost more than the best known solution become hard. At the start, propagation finds sets of
-soft literals that exclude each other: of k such literals, k-1 are lost.
+soft literals that exclude each other: of k such literals, at least k-1 are false.
 
 After Morgado, Dodaro, Marques-Silva 2014 (OLL), Ansotegui et al. 2012 (stratification), Berg and Jarvisalo
 2017 (weight-aware extraction), Ignatiev, Morgado, Marques-Silva 2019 (the rest).
@@ -38,15 +38,15 @@ _OBJECTIVE_CLAUSES_MAX = 200_000
 _TOLD_LITERALS_MAX = 20
 #: greatest number of soft literals among which literals that exclude each other are sought
 _EXCLUSIONS_SOFT_MAX = 20_000
-#: number of remaining literals per distinct remaining weight above which a stratum is complete
+#: a stratum is complete if the remaining literals divided by their distinct weights exceed this number
 _DIVERSITY = 1.25
 
 
 @dataclass(slots=True)
 class _Counter:
-    """A totalizer that counts the lost literals of a core.
+    """A totalizer that counts the false literals of a core.
 
-    Output k states that more than k literals are lost; `wanted` is the last output that is a soft literal.
+    Output k states that more than k literals are false; `wanted` is the last output that is a soft literal.
     """
 
     totalizer: ITotalizer
@@ -55,7 +55,7 @@ class _Counter:
 
 
 class CoreGuided:
-    """One search from below. `soft`: remaining soft literal -> its remaining weight."""
+    """One search that raises the lower bound. `soft`: remaining soft literal -> its remaining weight."""
 
     def __init__(self, problem: Problem, bounds: Bounds, oracle: Oracle) -> None:
         self._problem = problem
@@ -64,9 +64,9 @@ class CoreGuided:
         self.soft = dict(problem.soft)
         #: lower bound on the cost
         self.lower = problem.unavoidable
-        #: literal of a counter's last soft output, as long as it is in no core -> the counter
+        #: soft literal of a counter's last output, as long as the literal is in no core -> the counter
         self._counters: dict[int, _Counter] = {}
-        #: cores that have no totalizer yet: negated literals, at least one of which is true; weight
+        #: cores without a totalizer: (negated literals, of which at least one is true; weight)
         self._pending: list[tuple[list[int], int]] = []
         #: smallest weight of the soft literals that are assumed at present
         self._level = 0
@@ -108,7 +108,7 @@ class CoreGuided:
                 self._bounds.close()  # all remaining soft literals hold
 
     def objective(self) -> tuple[dict[int, int], int]:
-        """Return the cost of a better solution as literal -> weight, and an offset.
+        """Return the cost of a better solution: a map literal -> weight, and an offset.
 
         The cost is the offset plus the weights of the true literals. Totalizers are extended as far as a
         better solution may need them. Raises TooLargeError.
@@ -131,7 +131,7 @@ class CoreGuided:
         return terms, offset
 
     def take_cores(self) -> Clauses:
-        """Return the clauses of the cores found since the last call whose variables all workers know."""
+        """Return, as clauses, the cores found since the last call; all workers know their variables."""
         cores, self._cores = self._cores, []
         if not cores:
             return Clauses.none()
@@ -174,7 +174,7 @@ class CoreGuided:
         return core
 
     def _relax(self, core: list[int]) -> None:
-        """Raise the lower bound for a core, and subtract the core's weight from its literals."""
+        """Raise the lower bound for a core, and subtract the core's weight from its literals' weights."""
         weight = min(self.soft[literal] for literal in core)
         self.lower += weight
         self._bounds.raise_lower(self.lower)
@@ -190,7 +190,7 @@ class CoreGuided:
             self._pending.append((lost, weight))
 
     def _take(self, literal: int, weight: int) -> None:
-        """Subtract `weight` from a literal's weight. If this is a counter's last output, add the next one."""
+        """Subtract `weight` from a literal's weight. If it is a counter's last output, add the next."""
         left = self.soft[literal] - weight
         if left:
             self.soft[literal] = left
@@ -216,7 +216,7 @@ class CoreGuided:
         return literal
 
     def _count_pending(self) -> Generator[None, None, None]:
-        """Give each pending core a totalizer. Until then a core must stay in `_pending`, for `objective`."""
+        """Give each pending core a totalizer. Until then it must be in `_pending`, for `objective`."""
         while self._pending and not self._bounds.is_closed:
             lost, weight = self._pending[0]
             self.oracle.add(lost)
@@ -229,7 +229,7 @@ class CoreGuided:
             self._want(_Counter(totalizer, weight), bound)
 
     def _exhausted(self, totalizer: ITotalizer, weight: int) -> Generator[None, None, int]:
-        """Find a lower bound on the number of lost literals of a core, within a budget of conflicts."""
+        """Find a lower bound on the number of false literals of a core, within a budget of conflicts."""
         bound, oracle = 1, self.oracle
         while bound < len(totalizer.lits):
             output = self._output(totalizer, bound)

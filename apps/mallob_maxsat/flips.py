@@ -5,8 +5,8 @@ It makes some ten thousand flips per second, and a hundred times as many once Nu
 `compiled_walk` is called after a while.
 
 Each clause has its own weight, which grows while the clause is false and no flip improves the assignment, so
-that the search leaves local minima. `score[v]` is the gain of a flip of v by these weights. All arrays belong
-to `local_search`. Clauses are numbered: hard clauses first, soft clauses from `n_hard` on.
+that the search leaves local minima. `score[v]` is the gain, in these weights, of a flip of v. All arrays
+belong to `local_search`. Clauses are numbered: hard clauses first, soft clauses from `n_hard` on.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 
 Walk: TypeAlias = Callable[..., float]
 
-#: indices in `counts`: number of variables whose flip gains, number of false hard clauses, end of the false
-#: soft clauses in `unsat`, state of the random numbers
+#: indices in `counts`: number of variables whose flip is a gain, number of false hard clauses, end of
+#: the false soft clauses in `unsat`, state of the random numbers
 GOOD, HARD, SOFT, RANDOM = range(4)
 _SAMPLES = 25
 _TYPES = (

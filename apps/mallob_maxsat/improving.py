@@ -1,4 +1,4 @@
-"""From above: after each solution, a cheaper solution is sought, until none exists.
+"""Search from above: after each solution, a cheaper solution is sought, until none exists.
 
 The bound on the cost is an encoding of `encodings`; each worker tries the encodings in its own order. The
 solver prefers the values of the best known solution, so that it searches near this solution first. Between
@@ -28,10 +28,10 @@ _NEARBY_CONFLICTS = 300
 
 
 class Improving:
-    """One search from above.
+    """One search for solutions that cost less than the best known one.
 
-    `objective()` returns terms and an offset; it is called when a solution is known. If it raises
-    TooLargeError, the soft literals are the terms.
+    `objective()` is called when a solution is known; it returns the terms and the offset of the cost. If it
+    raises TooLargeError, or is None, the soft literals are the terms.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Improving:
         objective: Callable[[], tuple[Mapping[int, int], int]] | None = None,
         seed: int = 0,
     ) -> None:
-        """Set up. `split`: distance of a requested cost from the upper bound, as a share of the gap."""
+        """Set up. `split`: how far below the upper bound a cost is asked for, as a share of the gap."""
         self._problem = problem
         self._bounds = bounds
         self.oracle = oracle

@@ -151,7 +151,7 @@ class _Assignment:
     def best(self, n_flips: int, cost: float) -> Model | None:
         """Return a solution that costs less than `cost` if `n_flips` flips find one; else None.
 
-        After a solution the search continues for at most a slice of time, while it finds better ones.
+        After a solution the search continues while it finds better ones, for at most a slice of time.
         """
         until_s = time.perf_counter() + SLICE_S
         found = None

@@ -49,7 +49,7 @@ class Oracle:
         #: number of conflicts that take about a slice
         self._slice_conflicts = 1000
         self._gave_way_s = time.perf_counter()
-        #: model of the satisfiable question whose search has just continued
+        #: model that answers the last satisfiable question of the search that runs now
         self.model: Model | None = None
         self.core: list[int] = []
 

@@ -24,7 +24,7 @@ Model = Literals
 
 
 class Problem:
-    """A weighted formula in normal form. All costs include `base`."""
+    """A weighted formula in normal form. All costs include `base`, which every assignment has."""
 
     def __init__(self, payload: Mapping[str, NDArray[Any]]) -> None:
         self.n_vars, self.base = (int(number) for number in payload["shape"])

@@ -24,17 +24,18 @@ _SUMS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Generalized, Watchdog)
 _BITS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Watchdog, Generalized)
 _ADDERS: tuple[type[AtMost], ...] = (Adder,)
 _FLIPS_SHARE, _FLIPS_START_S = 0.4, 0.5
-#: factor by which each vain turn reduces the share of a search by flips, and the smallest share
+#: factor by which each turn in vain reduces a local search's share of time, and its smallest share
 _FLIPS_LOSS, _FLIPS_SHARE_MIN = 0.97, 0.25
 
 
-#: factor on the shares of searches that `give way` at a root that has other workers, and their earliest start
+#: for searches that give way at a root with other workers: factor on their shares of time; their earliest
+#: start [s]
 _ASIDE_SHARE, _ASIDE_FROM_S = 0.1, 20.0
 
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A search of a worker. `share`: its part of the worker's time, relative to the other shares."""
+    """A search of a worker. `share`: its part of the worker's time, relative to other searches' shares."""
 
     name: str
     search: Search
@@ -68,7 +69,7 @@ class Running:
         self.charged_s = max(self.charged_s, turn_s - self.starts_s)
 
     def _is_aside(self, is_helped: bool) -> bool:
-        """Tell whether the search gives way: its worker is a root, and other workers do such searches."""
+        """Tell whether the search gives way now: it may, and its worker is the root of several workers."""
         return is_helped and self.gives_way
 
     def found(self, is_better: bool) -> None:
@@ -78,7 +79,7 @@ class Running:
 
 
 def next_of(running: Collection[Running], now_s: float, *, has_solution: bool, is_helped: bool) -> Running:
-    """Return the search whose turn it is. Searches that are not ready lose their time."""
+    """Return the search whose turn it is. Searches that are not ready get no extra time later."""
     ready = [one for one in running if one.is_ready(now_s, has_solution=has_solution, is_helped=is_helped)]
     following = min(ready, key=lambda one: one.turn_s)
     for one in running:
@@ -106,7 +107,7 @@ def searches_of(index: int, problem: Problem, bounds: Bounds, *, is_told: bool =
     if role == 0:
         assert below is not None
         above = Improving(problem, bounds, below.oracle, _BITS_FIRST, objective=below.objective, seed=index)
-        name = "from above what cores leave"
+        name = "from above, on the cost that cores leave"
         yield Running(name, above.run(), below.oracle, starts_s=4.0, gives_way=True)
     else:
         order = ((_SUMS_FIRST, _BITS_FIRST, _ADDERS)[turn % 3], _BITS_FIRST, _ADDERS)[role - 1]

@@ -41,7 +41,7 @@ class Bounds:
         return True
 
     def raise_lower(self, bound: int) -> None:
-        """Raise the lower bound: no solution better than the known model costs less."""
+        """Raise the lower bound: no solution better than the known model costs less than `bound`."""
         if bound > self.lower:
             self.lower = min(bound, self.upper)
             self.version += 1

@@ -13,13 +13,13 @@ meaning in all workers (`Problem.n_all`). A solver only gets clauses of these ki
 1. The hard clauses, and the soft clauses with their variables, the same for all workers.
 2. Encodings, which define further variables: any assignment of the other variables can be extended to satisfy
    the encodings.
-3. Soft literals that no better solution can lose, and the clause that one literal of a core is lost: both
-   hold in each better solution if the further variables get their meaning.
+3. Soft literals that each better solution satisfies, and the clause that one literal of a core is false: both
+   hold in each better solution if the further variables have the values that encodings define.
 4. Clauses of other workers, under the condition below.
 
 Bounds on the cost, cores' literals and neighbourhoods are assumptions, on which no learnt clause depends. So
 a clause learnt over common variables holds for all solutions that cost less than the sender's best solution.
-It may exclude other solutions. Hence a worker must add the clause only if its own solution is as good; then
+It may exclude other solutions. Hence a worker may add the clause only if its own solution is as good; then
 "no solution" means "no better solution" to sender and receiver. `mallob_sat.sharing` argues that solvers
 learn nothing else.
 """

@@ -57,7 +57,7 @@ class WeightedFormula:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """The header of a file in the old format. `top`: smallest weight of hard clauses; None: none is hard."""
+    """A header in the old format. `top`: smallest weight of hard clauses; None: no clause is hard."""
 
     is_weighted: bool
     n_vars: int

@@ -1,6 +1,6 @@
 """Agreement: several solvers must find the answer independently: `"agreement": 2`.
 
-Releases and settings of a solver count as the same solver, because they share most of their code and so their
+All releases and settings of a solver count as one solver, because they share most of their code and so their
 faults. A solver's answer goes to all workers (`Gossip`), with its model, so that it outlives the worker that
 found it; solvers without an answer are tried next. Clauses are not shared, because a wrong clause would
 mislead all solvers.

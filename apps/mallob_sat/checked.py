@@ -59,7 +59,7 @@ from mallob_sat.solvers import Verdict
 
 _FIELD = "configuration"
 _KEY_BYTES = 16
-#: name in the payload: the key, then the formula's signature
+#: name of the payload's array that contains the key, then the formula's signature
 _SEAL = "seal"
 _READ_BYTES = 1 << 16
 
@@ -212,7 +212,7 @@ class Checking:
 
 
 class CheckedSearch(NativeSearch):
-    """An attempt to decide a formula whose steps a checker follows, for `race`."""
+    """An attempt, for `race`, to decide a formula; a checker follows each step of the solver."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class CheckedSearch(NativeSearch):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(formula, strategy, clock)
-        self._renaming = Renaming(None)  # no renaming: the checker knows the formula's own names
+        self._renaming = Renaming(None)  # no renaming: the checker knows only the formula's variables
         ours, theirs = socket.socketpair()
         with theirs:
             self.checker = subprocess.Popen(
@@ -242,7 +242,7 @@ class CheckedSearch(NativeSearch):
     # --- in the worker process ----------------------------------------------------------------
 
     def learned(self) -> Clauses:
-        """Return the clauses that the checker has passed on since the last call, without foreign ones."""
+        """Return the clauses passed on by the checker since the last call, without other workers' clauses."""
         return self._new(union(self._shared.received()))
 
     def skip_learned(self) -> None:

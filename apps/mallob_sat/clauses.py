@@ -58,7 +58,7 @@ class Clauses:
     def of(cls, lengths: NDArray[Any], literals: NDArray[Any], glues: NDArray[Any] | None = None) -> Clauses:
         """Make a set of clauses, given in any order, none longer than LENGTH_MAX.
 
-        Without glues, the lengths, which bound them, are taken.
+        Without `glues`, the clauses' lengths, which are never less, are taken as their glues.
         """
         if glues is None:
             glues = lengths
@@ -162,16 +162,16 @@ class HeldBack:
         self._clauses, _ = union([self._clauses, clauses]).best(self._literals_max)
 
     def with_new(self, clauses: Clauses) -> Clauses:
-        """Return the union of `clauses` and the clauses held back, which are forgotten here."""
+        """Return the union of `clauses` and the clauses held back; hold back none of them any more."""
         held, self._clauses = self._clauses, Clauses.none()
         return union([held, clauses])
 
 
 class KnownClauses:
-    """A table of clauses' hashes. A new hash overwrites at most one other: few clauses are soon forgotten."""
+    """A table of clauses' hashes. A new hash overwrites at most one other, so few are forgotten soon."""
 
     def __init__(self, places: int = 1 << 19) -> None:
-        """Make an empty memory for at most `places` clauses, a power of two."""
+        """Make an empty table for at most `places` clauses; `places` must be a power of two."""
         self._table: Hashes = np.zeros(places, np.uint64)
 
     def take_new(self, clauses: Clauses) -> Clauses:
@@ -288,7 +288,7 @@ class ProofStream:
     def take(self, literals_max: int | None = None) -> Clauses:
         """Return the clauses of interest written since the last call; if there are many, the shortest ones.
 
-        `literals_max`: the number of literals that the caller wants in all; more may be returned.
+        `literals_max`: the wanted number of literals in all; more may be returned.
         """
         data = os.pread(self.fd, _READ_BYTES_MAX, self._position)
         clauses, used = self._decode(data, self._length_max, self._variable_max, literals_max)
@@ -320,8 +320,8 @@ def decode_binary(
 ) -> tuple[Clauses, int]:
     """Decode the added clauses of a binary proof; return them and the number of bytes of whole steps.
 
-    Solvers write many times as many clauses as can be shared. So if the shortest clauses with `literals_max`
-    literals in all are wanted, clauses of more bytes than those are not decoded.
+    Solvers write many times as many clauses as can be shared. So with `literals_max`, only clauses of the
+    fewest bytes are decoded, enough for that number of literals in all.
 
     A step is a letter (a: added), the literals, and a 0. A literal is the number 2v, or 2v + 1 if v is
     negated, in groups of 7 bits, the lowest group first; all groups but the last have the highest bit set.

@@ -16,7 +16,7 @@ SATISFIABLE = 10
 UNSATISFIABLE = 20
 PROOF_FORMATS = ("lrat", "drat")
 #: configuration keys that ask for more than an answer, or name solvers. With such a key, a job may be
-#: impossible with some portfolios, so the service's default portfolio does not hold
+#: impossible with some portfolios, so the service's default portfolio is not applied
 _ABOUT_SOLVERS = frozenset(("portfolio", "solvers", "proof", "solutions", "core", "agreement", "checked"))
 _ANSWERS = {SATISFIABLE: "SATISFIABLE", UNSATISFIABLE: "UNSATISFIABLE"}
 _LINE_LENGTH = 78
@@ -68,7 +68,7 @@ class SatDeclaration(Declaration):
 
     name: ClassVar[str] = "SAT"
     revises: ClassVar[bool] = True
-    value_label: ClassVar[str] = ""  # an offer's value, the number of solutions, is also its progress
+    value_label: ClassVar[str] = ""  # no label: the value, a number of solutions, is shown as progress
     result_files: ClassVar[tuple[str, ...]] = ("proof", "core", "solutions-file")
     result_strings: ClassVar[Mapping[int, str]] = {SATISFIABLE: "SAT", UNSATISFIABLE: "UNSAT"}
     exit_codes: ClassVar[Mapping[int, int]] = {SATISFIABLE: 10, UNSATISFIABLE: 20, UNKNOWN: 0}

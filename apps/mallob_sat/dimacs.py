@@ -26,7 +26,7 @@ _PREAMBLE = re.compile(rb"(?:[ \t\r]*(?:c[^\n]*)?\n)*")
 _HEADER = re.compile(rb"[ \t]*p[ \t]+cnf[ \t]+([0-9]+)[ \t]+([0-9]+)[ \t\r]*")
 #: an XOR as CryptoMiniSat writes it: x1 2 -3 0
 _XOR = re.compile(rb"^[ \t]*x([^\n]*)$", re.MULTILINE)
-#: greatest number of literals of an XOR; an XOR of so many becomes 512 clauses
+#: greatest number of literals of an XOR; an XOR of 10 literals becomes 512 clauses
 XOR_LENGTH_MAX = 10
 _ZERO = re.compile(rb"(?<!\S)-?0+(?!\S)")
 _TOKEN = re.compile(rb"[^ \t\r\n]+")

@@ -13,7 +13,7 @@ Enumeration by cubes
 The root alone would find all solutions. A helper (any other worker) picks a cube (values of a few variables),
 enumerates the cube and sends all its solutions to the root. The root replaces its own solutions in the cube
 by the helper's, and skips the cube from then on. So workers need not agree on cubes: if two helpers do a
-cube, or a message is lost with a worker, this costs only time. The root tells helpers which cubes it has got,
+cube, or a message is lost with a worker, this costs only time. The root tells helpers which cubes it has,
 and helpers send their other cubes again.
 
     ROWS(q, rows)   up    all solutions of cube q, up to the number wanted
@@ -57,7 +57,7 @@ from mallob_sat.solvers import Verdict
 STRATEGY = Strategy("cadical195")
 #: number of conflicts after which a search for a model returns to its caller
 _CONFLICTS = 500
-#: greatest number of variables whose values make cubes
+#: greatest number of variables whose values define a cube
 _CUBE_VARIABLES_MAX = 8
 
 
@@ -118,7 +118,7 @@ def row_bytes(n_variables: int) -> int:
 CUBE_BYTES_MAX = 4 << 20
 _TELL_PERIOD_S = 1.0
 _SEND_AGAIN_S = 5.0
-#: golden ratio, which spreads the cubes with which helpers begin
+#: golden ratio: multiples of it spread helpers' first cubes evenly
 _SPREAD = 0.6180339887
 _HEADER = struct.Struct("<3scI")
 _MAGIC = b"\xf5CU"
@@ -127,7 +127,7 @@ _DONE = b"D"
 
 
 class Leader:
-    """The root's side of the cubes."""
+    """The root's side of the enumeration by cubes."""
 
     def __init__(self, context: WorkerContext, clock: Callable[[], float] = time.monotonic) -> None:
         self._context = context
@@ -136,7 +136,7 @@ class Leader:
         self._tell_s = clock()
 
     def turn(self) -> list[tuple[int, bytes]]:
-        """Return the cubes that helpers have done since the last call, as pairs of number and rows."""
+        """Return the cubes that helpers have done since the last call: (cube's number, its solutions)."""
         news = []
         for message in self._context.poll():
             kind, cube, body = _decode(message)
@@ -151,7 +151,7 @@ class Leader:
 
 
 class Helper:
-    """A helper's side of the cubes."""
+    """A helper's side of the enumeration by cubes."""
 
     def __init__(
         self, context: WorkerContext, n_cubes: int, clock: Callable[[], float] = time.monotonic
@@ -277,7 +277,7 @@ class Enumerating:
         return {} if self.file is None else self.file.prepare()
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:
-        # By the monotonic clock, which nobody can set.
+        # The end by the monotonic clock, because nobody can set that clock.
         over_s = time.monotonic() + min(self.until - time.time(), self.within_s)
         while True:  # a worker's index in its job may change
             if context.index != 0:
@@ -430,7 +430,7 @@ class _Found:
         count = int(min(self.count, self.wanted, fitting)) if self.file is None else self._written
         if count > self._offered and now_s >= self._offer_s:
             self._offered = count
-            # With a file, without a value: a new root begins the file anew, so its smaller number counts.
+            # With a file, offers have no value: a new root begins the file anew, so its smaller offer holds.
             context.offer(self.result(count, complete=False), value=count if self.file is None else None)
             self._offer_s = now_s + _OFFER_PAUSE * (time.monotonic() - now_s)
 

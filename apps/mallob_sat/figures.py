@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 
-#: value of `conflicts` for solvers that do not report it
+#: value of `conflicts` for solvers that do not report their number of conflicts
 UNTOLD = -1
 _FORM = struct.Struct("<qqqqdq")
 _CPU_CLOCK = 2
@@ -19,10 +19,10 @@ _CPU_CLOCK = 2
 class Figures:
     """Counts of one search so far."""
 
-    #: number of foreign clauses that have reached the solver's process, and of those that the solver uses
+    #: number of other workers' clauses that have reached the solver's process, and that the solver uses
     came: int = 0
     used: int = 0
-    #: number of foreign clauses over variables that the solver has eliminated
+    #: number of other workers' clauses over variables that the solver has eliminated
     removed: int = 0
     #: number of conflicts, or UNTOLD
     conflicts: int = UNTOLD
@@ -72,7 +72,7 @@ class FiguresBoard:
     def cpu_s(self) -> float:
         """Return the CPU time of the child."""
         if self._last is None and (pid := self.read().pid):
-            with suppress(OSError):  # the child may have died; the clock is that of clock_getcpuclockid
+            with suppress(OSError):  # the child may have ended; the clock is that of clock_getcpuclockid
                 self._cpu_s = time.clock_gettime(~pid << 3 | _CPU_CLOCK)
         return self._cpu_s
 

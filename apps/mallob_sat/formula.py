@@ -23,8 +23,8 @@ Literals: TypeAlias = NDArray[np.int32]
 Integers: TypeAlias = NDArray[np.signedinteger[Any]]
 
 MAX_VARIABLE = 2**31 - 2
-#: greatest number of variables that is always accepted, and per literal: solvers take memory for unused
-#: variables
+#: greatest number of variables that is always accepted; above it, greatest number per literal, because
+#: solvers take memory for unused variables
 _FREE_VARIABLES, _VARIABLES_PER_LITERAL = 10_000_000, 16
 #: separator between clauses and assumptions in integer input
 ASSUMPTIONS_MARK = 2**31 - 1
@@ -62,7 +62,7 @@ class Formula:
         if self.n_vars > max(_FREE_VARIABLES, _VARIABLES_PER_LITERAL * occurring_max):
             raise InputError(
                 f"there are {self.n_vars} variables, but at most {occurring_max} of them occur; solvers take "
-                "memory for each, so number those that occur from 1 on",
+                "memory for each, so number the variables that occur from 1 on",
                 field,
             )
 
@@ -169,7 +169,7 @@ def _check_assumptions(
     if zeros[0] != assumptions.size - 1:
         raise InputError(
             f"{source}: integer {offset + int(zeros[0]) + 2} follows the 0 that closes the assumptions;"
-            " nothing may",
+            " nothing may follow it",
             field,
         )
     second = np.flatnonzero(assumptions == ASSUMPTIONS_MARK)
@@ -211,7 +211,7 @@ def formula_from_raw(content: bytes, path: str) -> Formula:
 
 
 def _with_mark(integers: Integers, path: str) -> Integers:
-    """Insert the mark in place of an empty clause, as earlier releases of Mallob's IPASIR bridge write it."""
+    """Replace an empty clause, which earlier releases of Mallob's IPASIR bridge write, by the mark."""
     empty = integers == 0
     empty[1:] &= integers[:-1] == 0
     if not empty.any():

@@ -152,7 +152,7 @@ def _random_clause(rng: random.Random, n_vars: int) -> Clause:
 
 
 def pigeonhole(holes: int) -> Formula:
-    """Return holes + 1 pigeons, no two in one hole: UNSAT, exponentially hard for resolution."""
+    """Return the claim that holes + 1 pigeons have a hole each: UNSAT, exponentially hard for resolution."""
     pigeons = holes + 1
     clauses: list[Clause] = [tuple(p * holes + h + 1 for h in range(holes)) for p in range(pigeons)]
     for hole in range(holes):

@@ -76,9 +76,9 @@ class Revisions:
         """Raise InputError for wishes that incremental jobs do not support."""
         for wish in wishes_of(configuration):
             name = "checked answer" if wish == "checked" else wish
-            raise InputError(f"there is no {name} of incremental jobs; leave it out", "configuration")
+            raise InputError(f"incremental jobs support no {name}; leave it out", "configuration")
         if configuration.get("agreement", 1) != 1:
-            raise InputError("there is no agreement of incremental jobs; leave it out", "configuration")
+            raise InputError("incremental jobs support no agreement; leave it out", "configuration")
         portfolio_of(configuration)
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:
@@ -103,7 +103,7 @@ def portfolio_of(configuration: Mapping[str, Any]) -> Portfolio:
 
 
 class _GrowingSolver:
-    """A solver, and how much of the formula it has."""
+    """A solver, and the length of the part of the formula that it has."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy

@@ -78,7 +78,7 @@ _Function = ctypes.CFUNCTYPE(None, c_void_p)
 #: type of the functions in _UNTOLD: they take kissat and perhaps a flag, and return a status or nothing
 _Inprocessing = ctypes.CFUNCTYPE(c_int, c_void_p, c_int)
 _Stack = c_uint64 * 3
-#: three literals of a clause by which the checks find the clause that kissat builds
+#: literals of the clause that the checks add, to find where kissat's state refers to a new clause
 _PROBE = (3, -1, 2)
 #: the step of a proof that adds unit clause 2
 _PROOF_OF_2 = b"a\x04\x00"
@@ -112,7 +112,7 @@ def door_is_open() -> bool:
 
 
 class KissatDoor:
-    """The door of one kissat. Set options, `trace_proof`, add clauses, `at_restarts`; solve by PySAT."""
+    """The door of one kissat. Order: options, `trace_proof`, clauses, `at_restarts`, PySAT's `solve`."""
 
     def __init__(self, capsule: object) -> None:
         """Open the door of the kissat that `pysolvers.kissat404_new` returned. Raises DoorIsClosed."""
@@ -134,7 +134,7 @@ class KissatDoor:
         self._module.kissat_set_option(self._kissat, name.encode(), value)
 
     def trace_proof(self, fd: int) -> None:
-        """Write clauses learned from now on to a copy of `fd`, except those that _UNTOLD derive."""
+        """Write clauses learned from now on to a copy of `fd`, except clauses derived by _UNTOLD."""
         self._file = _opened(fd)
         self._open_proof()
 
@@ -156,7 +156,7 @@ class KissatDoor:
     def focus(self, is_wanted: bool) -> None:
         """Avoid stable phases while `is_wanted`, else alternate between phases again.
 
-        Must be called by the action of `at_restarts`, each time: a running stable phase still goes on to its
+        The action of `at_restarts` must call this each time, because a running stable phase goes on to its
         end. Answers and clauses are not affected, because the formula is not.
         """
         if not (is_wanted and _switches[self._kissat] % 2):
@@ -193,8 +193,8 @@ class KissatDoor:
     def give(self, clauses: Clauses) -> int:
         """Add clauses that follow from the formula; return how many kissat uses.
 
-        Must be called by the action of `at_restarts`. Each variable and clause takes one call of a function
-        of kissat, because a call takes a microsecond.
+        Must be called by the action of `at_restarts`. There is only one call of a kissat function for each
+        variable and each clause, because a call takes a microsecond.
         """
         if self.is_refuted or not len(clauses):
             return 0
@@ -347,7 +347,7 @@ def _clause_offset() -> int:
 
 @cache
 def _clause_offset_in(module: ctypes.CDLL) -> int:
-    """Find the offset in kissat's state of a clause that is being added, by adding one."""
+    """Find the offset, in kissat's state, of the clause that is being added, by adding a clause."""
     kissat = module.kissat_init()
     for literal in _PROBE:
         module.kissat_add(kissat, literal)

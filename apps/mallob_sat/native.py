@@ -91,19 +91,19 @@ class NativeSolverMissing(ImportError):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCounts:
-    """Numbers of exchanged clauses since the solver was made."""
+    """Numbers of clauses exchanged since the solver was made."""
 
-    #: learned clauses of at most `max_length` literals
+    #: number of learned clauses of at most `max_length` literals
     offered: int
-    #: learned clauses lost because shorter clauses filled the buffer
+    #: number of learned clauses lost because shorter clauses filled the buffer
     displaced: int
-    #: foreign clauses that the search uses
+    #: number of foreign clauses that the search uses
     taken: int
-    #: foreign clauses with a literal that is always true
+    #: number of foreign clauses with a literal that is always true
     satisfied: int
-    #: foreign clauses over variables that the search has eliminated
+    #: number of foreign clauses over variables that the search has eliminated
     removed: int
-    #: foreign clauses for which the buffer had no room
+    #: number of foreign clauses for which the buffer had no room
     refused: int
 
 
@@ -143,7 +143,7 @@ def natives_are_installed() -> bool:
 class NativeSolver:
     """One search. Set options, add the formula, set phases, start; then call wait, learned and give in turn.
 
-    Only one thread may use the solver; the search's own thread is inside. Raises NativeSolverMissing if the
+    Only one thread may use the solver; each search starts its own thread. Raises NativeSolverMissing if the
     library is not installed.
     """
 
@@ -153,8 +153,8 @@ class NativeSolver:
         """Make a solver, one of NATIVE_SOLVERS.
 
         `max_length`: greatest number of literals of a clause from `learned`. `capacity`: greatest number of
-        integers in each buffer. `checker_fd`: where each step is written for a checker; `share` then replaces
-        `learned`.
+        integers in each buffer. `checker_fd`: file descriptor to which each step is written for a checker
+        (`share` then replaces `learned`); -1: no checker.
         """
         assert max_length >= 1
         assert capacity > max_length
@@ -271,7 +271,7 @@ class NativeSolver:
         return accepted
 
     def share(self, literals_max: int) -> bool:
-        """Have the checker pass on the best clauses learned since the last call; return whether it runs."""
+        """Have the checker pass on the best clauses learned since the last call; tell if the checker runs."""
         status: int = self._library.engine_share(self._engine, literals_max)
         if status < 0:
             raise MemoryError
@@ -346,10 +346,11 @@ def _as_literals(values: Sequence[int] | NDArray[np.integer]) -> Literals:
 EXCHANGE_INTERVAL_S = 0.1
 #: greatest number of literals that a solver gives per exchange
 SHARED_LITERALS_MAX = 6000
-#: time, or number of known unit and binary clauses, from which a solver that only gives takes clauses, too
+#: time, and number of known unit and binary clauses; from either on, a solver that only gave clauses takes
+#: clauses, too
 LEFT_ALONE_S = 30.0
 LEFT_ALONE_SHORT_CLAUSES = 10
-#: greatest number of literals of the missed clauses that such a solver takes then
+#: greatest number of literals of the missed clauses that a solver takes when it begins to take clauses
 _MISSED_LITERALS_MAX = 20_000
 
 
@@ -366,7 +367,7 @@ def search_for(
 
 
 class NativeSearch(FiguredSearch):
-    """An attempt to decide a formula, for `race`. A child calls `run`, the worker process all else."""
+    """An attempt to decide a formula, for `race`. A child calls `run`; the worker process calls the rest."""
 
     def __init__(
         self, formula: Formula, strategy: Strategy, clock: Callable[[], float] = time.monotonic

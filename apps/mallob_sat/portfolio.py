@@ -77,7 +77,7 @@ class Trade(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to search. A seed of None: the solver's own phases, or no renaming."""
+    """A way to search. `phase_seed` None: the solver's own phases; `renaming_seed` None: no renaming."""
 
     solver: str
     options: tuple[tuple[str, int], ...] = ()
@@ -129,14 +129,14 @@ PLAIN_PORTFOLIO = "k k+= k k k k k k (g k k+ k0 k c- k m k k- k o k c0 k e)*"
 #: Portfolio in place of the plain one if native solvers are installed: CaDiCaL 3.0 in stable phases differs
 #: most from kissat.
 NATIVE_PORTFOLIO = "k k+= n+ k- k0 k c k (g k k+ k0 n+ k c- k- m k k0 n- k c0 k e)*"
-#: Portfolio for a worker that has no other one beside it: the first solver breaks symmetries itself.
+#: Portfolio for a worker that is alone in its job: the first solver breaks symmetries itself.
 LONE_PORTFOLIO = "k=! k+ k- (k c)*"
 #: Portfolio for formulas that are mostly XORs, if CryptoMiniSat is installed: it decides some formulas in
 #: seconds that no other solver decides in minutes.
 XOR_PORTFOLIO = "y k c! (y k y c0 y g y c-)*"
 #: Portfolio for random formulas: stable phases find models where other searches take minutes, and ergo proves
 #: UNSAT, where feasible, two to three times as fast as other solvers. Kissat is first nevertheless, because
-#: alone it may find a model several times earlier than they.
+#: alone it may find a model several times earlier than they do.
 RANDOM_PORTFOLIO = "k c+! e c (c0 c+ g k e c- m)*"
 SMALL_RANDOM_PORTFOLIO = "k e c+! c (c0 c+ g k e c- m)*"
 _DEFAULT = parse_portfolio(DEFAULT_PORTFOLIO)
@@ -193,7 +193,7 @@ class Portfolio:
         leaves = index == 0 and member == Member(KISSAT) and _is_stable_kissat(self.members.at(1)[0])
         goes_its_way = self._is_first_to_trade(index) and not leaves
         if trade is Trade.BOTH_WAYS and (goes_its_way or ("stabilizeonly", 1) in strategy.options):
-            trade = Trade.GIVES  # because stops ruin long stable phases, and the first solver is often alone
+            trade = Trade.GIVES  # stops would ruin long stable phases; the first solver is often alone
         return replace(strategy, trade=trade, leaves_stable_phases=leaves)
 
     def has_partners(self, count: int) -> bool:
@@ -237,7 +237,7 @@ def _is_stable_kissat(member: Member) -> bool:
 
 
 def _has_random_phases(member: Member, seed: int) -> bool:
-    """Tell whether initial phases are random. MIXED: with odd seeds not, as the solver's are often better."""
+    """Tell whether initial phases are random. MIXED: not for odd seeds; the solver's are often better."""
     if member.phases is Phases.MIXED:
         return seed % 2 == 0 and member.solver not in PHASELESS
     return member.phases is Phases.RANDOM

@@ -76,7 +76,7 @@ class Member:
 
     @property
     def search(self) -> tuple[object, ...]:
-        """The settings that matter: members with equal settings search alike unless they are varied."""
+        """Return settings that matter: members with equal ones search alike unless they are varied."""
         return self.solver, self.options, self.phases is Phases.RANDOM, self.breaks_symmetries
 
 
@@ -217,9 +217,9 @@ def _problem_of(solver: str, sign: str, before: str) -> str:
         if (sign == other and one in before) or (sign == one and other in before):
             return f"{one!r} and {other!r} contradict each other"
     if sign in _OPTIONS and not solver.startswith(("cadical", "kissat")):
-        return f"{solver} has no {sign!r}; the CaDiCaLs (c, o, n) and kissat (k) have"
+        return f"{solver} has no {sign!r}; the CaDiCaLs (c, o, n) and kissat (k) have it"
     if sign == "=" and solver != LETTERS["k"]:
-        return f"{solver} has no '='; kissat (k) has"
+        return f"{solver} has no '='; kissat (k) has it"
     if sign == "~" and solver in PHASELESS:
         return f"{solver} takes no phases"
     return ""

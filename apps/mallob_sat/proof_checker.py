@@ -110,7 +110,7 @@ def _clauses(text: bytes) -> list[Clause]:
             n_clauses += len(xor) - 1
             continue
         if line.translate(None, b"-0123456789 \t\r"):  # int() also reads 1_0 and +1
-            raise ValueError(f"line {number}: not all are integers: {line[:60]!r}")
+            raise ValueError(f"line {number}: not all words are integers: {line[:60]!r}")
         for literal in map(int, words):
             if literal == 0:
                 clauses.append(tuple(literals))
@@ -145,8 +145,8 @@ def _parity_clauses(line: bytes, n_vars: int, number: int) -> list[Clause]:
     return clauses
 
 
-#: bytes read at a time; a file's first chunk must contain the end of its first step, which shows a binary
-#: file
+#: number of bytes read at a time; a file's first chunk must contain the end of its first step, because the
+#: end of a step shows whether the file is binary
 _CHUNK_BYTES = 1 << 20
 _ADDITION, _DELETION = ord("a"), ord("d")
 
@@ -362,7 +362,7 @@ class Checker:
             if id_ not in groups:
                 raise Refuted(
                     f"{step.place}: the hints lead to no contradiction"
-                    + (f", and none are for clause {id_} with {opposite}" if groups else "")
+                    + (f", and no hints are for clause {id_} with {opposite}" if groups else "")
                 )
             if not self._propagate(groups[id_], false.union(rest), step):
                 raise Refuted(f"{step.place}: the hints for clause {id_} lead to no contradiction")

@@ -53,7 +53,7 @@ from mallob_sat.solvers import Solver, Verdict
 _FIELD = "configuration"
 _F_SETPIPE_SZ = 1031
 _CHUNK_BYTES = 1 << 20
-#: number of bytes read below which the copier pauses, because CaDiCaL writes line by line, and a wake-up
+#: number of bytes; the copier pauses after reading fewer, because CaDiCaL writes line by line, and a wake-up
 #: costs more than a line
 _LITTLE_BYTES = 1 << 15
 _NAP_S = 0.005
@@ -70,7 +70,7 @@ def writing_to(file: UnfinishedFile) -> Iterator[Scribe]:
 
 
 class Scribe:
-    """A copier, in a child process, of all bytes that Python or C code writes to `fileno()`, to a file."""
+    """A child process that copies to a file all bytes that Python or C code writes to `fileno()`."""
 
     def __init__(self, file: UnfinishedFile) -> None:
         self._file = file
@@ -88,7 +88,7 @@ class Scribe:
 
     def __exit__(self, *_: object) -> None:
         if self._pid:  # not delivered
-            os.kill(self._pid, signal.SIGKILL)  # a child not waited for, so its pid was not given again
+            os.kill(self._pid, signal.SIGKILL)  # the child was not waited for, so its pid is still its own
             self._wait()
 
     def fileno(self) -> int:
@@ -229,7 +229,7 @@ class ProofOfSolver:
 
     def _lines(self) -> Iterator[str]:
         """Yield the lines that CaDiCaL has written so far; it writes whole lines."""
-        # Opened anew, because a copy of the descriptor would share CaDiCaL's position.
+        # Opened anew, because a copy of the descriptor would share CaDiCaL's position in the file.
         with open(f"/proc/self/fd/{self._file.fileno()}", encoding="ascii") as file:
             yield from file
 
@@ -346,7 +346,7 @@ def _solve_and_prove(formula: Formula, strategy: Strategy, format_: ProofFormat,
         write_empty_clause_proof(formula, format_, scribe)
         scribe.deliver()
         return Result(UNSATISFIABLE, [])
-    assert strategy.renaming_seed is None, "a proof speaks of the formula's variables"
+    assert strategy.renaming_seed is None, "a proof must contain the formula's own variables"
     solver = set_up(strategy, options_for(format_))
     writer = ProofOfSolver(solver, format_, scribe)
     writer.add(formula)

@@ -46,7 +46,7 @@ _EXCHANGE_INTERVAL_S = 0.05
 #: leaves stable phases to the second
 UNDISTURBED_S = 3.0
 _MISSED_LITERALS_MAX = 5_000
-#: number of literals of learned clauses that are read per epoch, a multiple of what is given
+#: number of literals of learned clauses that are read per epoch, a multiple of the number given
 _LEARNED_LITERALS_MAX = 6_000
 _SLICE_MIN_S = 0.4
 _SLICE_MAX_S = 4.0
@@ -158,7 +158,7 @@ def check_model(formula: Formula, model: Literals, strategy: Strategy) -> None:
 
 
 class Search(FiguredSearch):
-    """An attempt to decide a formula, for `race`. A child calls `run`, the worker process all else."""
+    """An attempt to decide a formula, for `race`. A child calls `run`; the worker process calls the rest."""
 
     def __init__(self, formula: Formula, strategy: Strategy, searches: Callable[[], int] = lambda: 1) -> None:
         """Prepare the search. `searches` returns the job's present number of searches."""
@@ -245,7 +245,7 @@ class Search(FiguredSearch):
         return task.result(self._search_in_slices(solver, task.assumptions, self._childs_inlet))
 
     def _breaking_clauses(self) -> list[list[int]]:
-        """Return symmetry-breaking clauses over the solver's variables and new ones."""
+        """Return symmetry-breaking clauses over the solver's variables and new variables."""
         if not self._strategy.breaks_symmetries or self._formula.assumptions.size:
             return []
         return breaking_clauses(self._renaming.apply(self._formula))

@@ -55,8 +55,8 @@ from mallob_sat.figures import UNTOLD, Figures
 Row: TypeAlias = dict[str, Any]
 
 PERIOD_S = 0.5
-#: length of a period for each search of the job, and the shortest period: a few short searches gain most from
-#: early clauses
+#: length of a period divided by the number of the job's searches, and the shortest period: a few short
+#: searches gain most from early clauses
 _PERIOD_PER_SEARCH_S = 0.025
 _PERIOD_MIN_S = 0.1
 #: multiple of the period after which clauses are shared even if the solvers have hardly got any CPU time, and
@@ -79,7 +79,7 @@ _FIGURES_MAX = 64
 
 #: header of a part: number of workers, size of their figures, which come before their clauses
 _PART = struct.Struct("<II")
-#: header: magic, kind, index of the asking worker
+#: header of a message: magic, kind, index of the asking worker
 _HEADER = struct.Struct("<3scI")
 _MAGIC = b"\xf5SC"
 _ASK = b"?"
@@ -129,7 +129,7 @@ class Sharing:
         has_partners: Callable[[int], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin. `has_partners` tells whether at least two of this many searches exchange clauses."""
+        """Begin. `has_partners(n)` tells whether at least two of the first n searches exchange clauses."""
         self._context = context
         self._has_partners_among = has_partners
         #: the last argument of `has_partners`, and its answer
@@ -142,7 +142,7 @@ class Sharing:
         self._known = KnownClauses()
         #: received batches of clauses, which contain the best clauses so far
         self._heard: list[Clauses] = []
-        #: earliest and latest begin of the next period; length of a period; CPU time when the last one began
+        #: earliest and latest begin of the next period; length of this period, and CPU time at its begin
         self._next_s = clock() + _PERIOD_PER_SEARCH_S
         self._late_s = self._next_s
         self._period_s = 0.0
@@ -221,7 +221,7 @@ class Sharing:
         return min(max(_SHORT_PAUSE_S, self._next_s - self._clock()), _LONG_PAUSE_S)
 
     def _is_due(self, now: float) -> bool:
-        """Tell whether the next period begins. Periods are CPU time: on busy cores solvers learn less."""
+        """Tell whether the next period begins. CPU time counts, because solvers learn less on busy cores."""
         if now < self._next_s:
             return False
         if now >= self._late_s or not self._has_partners():

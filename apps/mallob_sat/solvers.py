@@ -285,5 +285,6 @@ class Solver:
             core = self._function("core")(self._handle) or []
         else:
             core = self._function("core")(self._handle, self._assumptions) or []
-        # Once its clauses cannot hold, ergo repeats its last core, of assumptions of an earlier call.
+        # Once its clauses alone cannot hold, ergo repeats its last core, which has an earlier call's
+        # assumptions.
         return sorted(set(core) & set(self._assumptions), key=lambda literal: (abs(literal), literal))

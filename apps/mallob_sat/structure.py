@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from mallob_sat.formula import Formula, Literals
 
-#: numbers of variables of XORs; longer XORs are usually split, because an XOR of n variables takes 2^(n-1)
-#: clauses
+#: numbers of variables of counted XORs; longer XORs are usually split, because an XOR of n variables takes
+#: 2^(n-1) clauses
 _XOR_SIZES = range(3, 7)
 #: smallest and largest share of positive literals in random formulas
 _POSITIVE_SHARES = (0.45, 0.55)

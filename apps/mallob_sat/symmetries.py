@@ -16,9 +16,9 @@ by the values of b1, b2, ..., and then of the other variables, false before true
 assignments that are symmetric to a model. Then for each symmetry p, A does not come after A mapped by p.
 Hence
 (1) if A gives the first k literals of this order the same values as their images, then literal k + 1 implies
-    its
-image in A; (2) if p maps b1 to b(k-1) to themselves, bk implies its image. Each clause says (1) or (2) for
-some p, and A satisfies all these clauses.
+    its image in A;
+(2) if p maps each of b1, ..., b(k-1) to itself, then bk implies its image in A.
+Each clause says (1) or (2) for some p, and A satisfies all these clauses.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Graph:
         self._canonical = self._sorted(self.literals)
 
     def first_colours(self) -> Colours:
-        """Return refined colours, from equal ones; variables that do not occur have colours of their own."""
+        """Return colours refined from equal ones; variables that do not occur have colours of their own."""
         return self.refined(np.where(self.occurs, 0, np.arange(1, self.size + 1)).astype(np.uint64))
 
     def refined(self, colours: Colours) -> Colours:

@@ -16,7 +16,7 @@ import struct
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446  # the same on all architectures
 _VERSION_QUERY = 1
 _PR_SET_NO_NEW_PRIVS = 38
-#: version of Landlock that added rights on files -> number of rights that it knows
+#: version of Landlock that added rights on files -> number of rights on files in this version
 _FILE_BITS = {1: 13, 2: 14, 3: 15, 5: 16}
 _NETWORK_VERSION, _NETWORK_BITS = 4, 0b11
 #: size of the stack: terms may be nested a hundred thousand deep, and engines use recursion

@@ -1,8 +1,8 @@
 """The judgement of all engines' statements: an answer, a contradiction, or nothing yet.
 
 Statements come from all workers of the job, by `Gossip`. The answer is the complete transcript of one engine,
-never a mixture. A transcript is an answer at once if it answers each check with sat or unsat and each
-request, and as many engines agree as the job requires. Otherwise the job waits for the other base strategies;
+never a mixture. A transcript is an answer at once if it answers each request, and each check with sat or
+unsat, and as many engines agree as the job requires. Otherwise the job waits for the other base strategies;
 when all of them have given up, the best transcript is the answer, if there is any.
 
 Guarantee: if one engine answers sat and another unsat to the same check, the result is a Contradiction, even

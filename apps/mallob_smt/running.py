@@ -40,8 +40,8 @@ _TURN_S = 0.25
 #: time after which further workers are requested: most scripts take less, and several engines would slow each
 #: other down
 _ALONE_S = 0.1
-#: greatest size [bytes] of an answer that workers send to each other, until enough engines agree, or to the
-#: client
+#: greatest size [bytes] of an answer that is sent to the client, or, until enough engines agree, to other
+#: workers
 _SHARED_BYTES_MAX = 1 << 20
 #: greatest number of stopped processes of a worker, because they occupy memory
 _PROCESSES_MAX = 3
@@ -95,7 +95,7 @@ class _Engine:
         self._is_stopped = not runs
 
     def end(self) -> str:
-        """Kill the process; return how it ended, in case it ended before."""
+        """Kill the process; return how it ended, if it ended before."""
         os.kill(self.pid, signal.SIGKILL)  # a child not waited for keeps its pid, so no other process has it
         _, status = os.waitpid(self.pid, 0)
         os.close(self.fd)

@@ -173,4 +173,4 @@ class _Bitwuzla:
         return answer.decode(errors="replace")
 
     def reason_unknown(self) -> str:
-        return ""  # Bitwuzla has no such command
+        return ""  # Bitwuzla has no command for it

@@ -39,7 +39,7 @@ class AsyncClient:
     """
 
     def __init__(self, api_dir: str | os.PathLike[str] = ".api", **options: Any) -> None:
-        """Use a service's folder.
+        """Create a client of the service on a folder.
 
         Args:
             api_dir: the folder of the service.
@@ -63,25 +63,28 @@ class AsyncClient:
         return f"<AsyncClient on {str(self._client.api_dir)!r}>"
 
     async def solve(self, formula: FormulaLike, assumptions: Iterable[int] = (), **fields: Any) -> Answer:
-        """Hand in a job, as `Client.submit`, and wait for its answer. Raises as `submit` and its future."""
+        """Hand in a job, as `Client.submit` does, and wait for its answer.
+
+        Raises what `submit` and its future raise.
+        """
         return await self._ended(partial(self._client.submit, formula, assumptions, **fields))
 
     async def solve_smt(self, script: str | os.PathLike[str], **fields: Any) -> Answer:
-        """Run a script in SMT-LIB 2 and wait for its answer, as `Client.solve_smt`."""
+        """Run a script in SMT-LIB 2 and wait for its answer, as `Client.solve_smt` does."""
         return await self._ended(partial(self._client.submit_smt, script, **fields))
 
     async def run(self, application: str, *files: str | os.PathLike[str], **settings: Any) -> Answer:
-        """Run a job of any application, as `Client.run`: `await client.run("UTS", depth=12)`."""
+        """Run a job of any application, as `Client.run` does: `await client.run("UTS", depth=12)`."""
         return await self._ended(partial(self._client.submit_run, application, *files, **settings))
 
     async def minimize(
         self, formula: Any, objective: Mapping[int, int] | None = None, **fields: Any
     ) -> Optimum:
-        """Find the smallest value of an objective, as `Client.minimize`."""
+        """Find the smallest value of an objective, as `Client.minimize` does."""
         return await self._ended(lambda: self._client.optimize(minimizing(formula, objective), **fields))
 
     async def maximize(self, formula: Any, objective: Mapping[int, int], **fields: Any) -> Optimum:
-        """Find the largest value of an objective, as `Client.maximize`."""
+        """Find the largest value of an objective, as `Client.maximize` does."""
         return await self._ended(lambda: self._client.optimize(maximizing(formula, objective), **fields))
 
     async def as_completed(
@@ -127,11 +130,11 @@ class AsyncClient:
                 job.interrupt()
 
     async def interrupt(self, name: str) -> None:
-        """End a job of this client's user, as `Client.interrupt`."""
+        """End a job of this client's user, as `Client.interrupt` does."""
         await self._call(partial(self._client.interrupt, name))
 
     async def status(self) -> ServiceStatus:
-        """Return the service's status, as `Client.status`."""
+        """Return the service's status, as `Client.status` does."""
         return await self._call(self._client.status)
 
     async def aclose(self) -> None:
@@ -161,7 +164,7 @@ class _Job(Future[_T]):
         super().__init__()
         self._thread = thread
         self._job: Future[_T] | None = None
-        #: future of handing in the job; cancelled if an interruption came first
+        #: future of the call that hands in the job; cancelled if the job is interrupted before
         self._submission = thread.submit(self._submit, submit)
 
     def interrupt(self) -> None:

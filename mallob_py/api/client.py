@@ -92,7 +92,8 @@ class Answer:
     Attributes:
         satisfiable: True (SAT), False (UNSAT), or None: unknown, since a limit or an interruption ended the
             job.
-        model: the literal of variable v at v - 1, if satisfiable; None if several solutions were requested.
+        model: the literal of variable v at index v - 1, if satisfiable; None if several solutions were
+            requested.
         core: assumptions that cannot hold together, if unsatisfiable; [] if the clauses alone cannot.
         reply: the whole reply, as the service wrote it.
         solutions: the solutions of a job with `configuration={"solutions": ...}`.
@@ -150,7 +151,7 @@ class JobFuture(SettledOnce[Answer]):
 class _Pending:
     future: JobFuture
     submission: service.Submission
-    #: the formula's file, written by us, which must be removed
+    #: file that the client wrote for the formula and must remove; None: no such file
     input_file: Path | None
 
 
@@ -207,7 +208,7 @@ class JobGroup:
         try:
             pandas = importlib.import_module("pandas")
         except ModuleNotFoundError as error:
-            raise ImportError("frame() needs pandas: pip install pandas; results() does without") from error
+            raise ImportError("frame() needs pandas: pip install pandas; results() works without") from error
         return pandas.DataFrame(self.results(cutoff_s))
 
     def wait(self, timeout_s: float | None = None) -> GroupState:
@@ -249,7 +250,7 @@ class Client:
         *,
         service_timeout_s: float | None = SERVICE_TIMEOUT_S,
     ) -> None:
-        """Use a service's folder, with or without a running service.
+        """Create a client of the service on a folder; the service need not be running.
 
         Args:
             api_dir: the folder of the service.
@@ -293,7 +294,7 @@ class Client:
         return f"<Client on {str(self._api_dir)!r}, {len(self._pending)} jobs awaited>"
 
     def _repr_html_(self) -> str:
-        """Return the service and this client in numbers, for notebooks."""
+        """Return a table in HTML of this client and its service, for notebooks."""
         rows: dict[str, object] = {"user": self._user, "jobs awaited": len(self._pending)}
         status = read_live_status(self._api_dir)
         if status is None:
@@ -388,17 +389,17 @@ class Client:
                 self._thread = threading.Thread(target=self._watch, name="mallob-py-client", daemon=True)
                 self._thread.start()
             os.eventfd_write(self._wake, 1)
-            if len(self._pending) == 1:  # the caller will probably submit its next job after the reply
+            if len(self._pending) == 1:  # the next job will probably follow this job's reply
                 self._spare.prepare()
         future.add_done_callback(lambda done: self.interrupt(job["name"]) if done.cancelled() else None)
         return future
 
     def solve(self, formula: FormulaLike, assumptions: Iterable[int] = (), **fields: Any) -> Answer:
-        """Hand in a job and wait for its answer. Raises as `submit` and its future."""
+        """Hand in a job and wait for its answer. Raises what `submit` and its future raise."""
         return awaited(self.submit(formula, assumptions, **fields))
 
     def solve_many(self, formulas: Iterable[FormulaLike], **fields: Any) -> list[Answer]:
-        """Hand in all formulas at once and return their answers. Raises as `submit` and its futures."""
+        """Hand in all formulas at once and return their answers. Raises what `submit` or a future raises."""
         return all_awaited(*[self.submit(formula, **fields) for formula in formulas])
 
     def map_formulas(
@@ -432,7 +433,7 @@ class Client:
         return JobGroup(self, group, futures, has_bar=progress)
 
     def group(self, name: str) -> JobGroup:
-        """Return the user's group of this name, with all its jobs, from any client and any time."""
+        """Return the user's group of this name, with the jobs that any client handed in at any time."""
         return JobGroup(self, name, [])
 
     def run(
@@ -461,7 +462,7 @@ class Client:
             **configuration: the application's settings.
 
         Returns:
-            The answer. Raises as `submit` and its future.
+            The answer. Raises what `submit` and its future raise.
         """
         future = self.submit_run(
             application,
@@ -488,7 +489,7 @@ class Client:
         cpu_limit_s: float | None = None,
         **configuration: Any,
     ) -> JobFuture:
-        """Hand in a job of any application. Takes arguments as `run`; returns and raises as `submit`."""
+        """Hand in a job of any application, as described at `run`; return and raise as `submit` does."""
         return self.submit(
             application=application,
             files=[os.path.abspath(file) for file in files],
@@ -510,12 +511,12 @@ class Client:
 
         Returns:
             The answer: `satisfiable` is the last check's answer, `text` all output, and `result["answers"]`
-            the words of all checks. Raises as `submit` and its future.
+            the words of all checks. Raises what `submit` and its future raise.
         """
         return awaited(self.submit_smt(script, **fields))
 
     def submit_smt(self, script: str | os.PathLike[str], **fields: Any) -> JobFuture:
-        """Hand in a script in SMT-LIB 2. Takes arguments as `solve_smt`; returns and raises as `submit`."""
+        """Hand in a script in SMT-LIB 2, as described at `solve_smt`; return and raise as `submit` does."""
         is_text = isinstance(script, str) and "(" in script
         return self.submit(script.encode() if is_text else script, application="SMT", **fields)  # type: ignore[union-attr]
 
@@ -526,13 +527,16 @@ class Client:
     ) -> optimization.Optimum:
         """Find the smallest value of an objective, {literal: weight}, or the smallest cost of `formula`.
 
-        Without an objective, `formula` must be weighted. `fields` are arguments of `submit`. Raises as
-        `submit` and its future.
+        Without an objective, `formula` must be weighted. `fields` are arguments of `submit`. Raises
+        what `submit` and its future raise.
         """
         return awaited(self.optimize(optimization.minimizing(formula, objective), **fields))
 
     def maximize(self, formula: Any, objective: Mapping[int, int], **fields: Any) -> optimization.Optimum:
-        """Find the largest value of an objective, {literal: weight}, subject to clauses; as `minimize`."""
+        """Find the largest value of an objective, {literal: weight}, subject to clauses.
+
+        `fields` and errors are those of `minimize`.
+        """
         return awaited(self.optimize(optimization.maximizing(formula, objective), **fields))
 
     def optimize(self, task: optimization.Task, **fields: Any) -> optimization.OptimumFuture:
@@ -607,7 +611,7 @@ class Client:
         return status
 
     def jobs(self) -> tuple[JobStatus, ...]:
-        """Return the live jobs of all users; of very many waiting jobs, only the first."""
+        """Return the live jobs of all users; if very many jobs wait, only the first of them."""
         return self.status().jobs
 
     def end_chain(self, precursor: str) -> None:
@@ -749,7 +753,7 @@ class Client:
             if self._closed:
                 return
             files = self._new_replies.look()
-            with self._mutex:  # jobs submitted during the look are in `_awaited` now
+            with self._mutex:  # jobs submitted during `look()` are in `_awaited` now
                 names = {self._awaited[file] for file in files if file in self._awaited}
                 pending = [(name, self._pending[name]) for name in names]
             endings = [
@@ -761,7 +765,7 @@ class Client:
                 for name, _, _ in endings:
                     self._forget(name)
             self._look_for_service()
-            for _, future, ending in endings:  # done last: the caller may reuse the job's name at once
+            for _, future, ending in endings:  # done last: the user may reuse the job's name at once
                 future.end(ending)
             delay_s = _POLL_DELAY_MIN_S if endings else min(1.2 * delay_s, _POLL_DELAY_MAX_S)
 
@@ -832,7 +836,7 @@ def _remove(path: Path | None) -> None:
 
 
 def solve(*args: Any, **fields: Any) -> Answer:
-    """Solve a formula with the service on the folder `.api`. Takes arguments as `Client.solve`."""
+    """Solve a formula with the service on the folder `.api`. Takes the arguments of `Client.solve`."""
     with Client() as client:
         return client.solve(*args, **fields)
 
@@ -860,7 +864,7 @@ class FormulaExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more formulas, and close the client after the last submitted one, also without `wait`."""
+        """Take no more formulas; close the client when all jobs have ended, even if `wait` is false."""
         with self._mutex:
             is_first, self._is_shut_down = not self._is_shut_down, True
             futures = list(self._futures)

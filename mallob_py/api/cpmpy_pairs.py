@@ -115,7 +115,7 @@ class Integers:
 
 
 def _number(whole: Any, weights: Mapping[str, int]) -> _Number | None:
-    """Return the integer that a weighted sum of an encoding's literals is; None: its values have no order."""
+    """Return a weighted sum of an encoding's literals as an integer; None: its values have no order."""
     if isinstance(whole, IntVarEncDirect):
         literals = sorted(whole.vars(), key=lambda literal: weights.get(literal.name, 0))
         return _OneHot([weights.get(literal.name, 0) for literal in literals], literals)

@@ -146,7 +146,7 @@ class Executor(concurrent.futures.Executor):
             if self._ranks is not None:
                 self._ranks.stop()
             raise
-        #: ends the ranks and the hub's thread once the executor is garbage
+        #: ends the ranks and the hub's thread once nothing refers to the executor
         self._finalizer = weakref.finalize(self, _drop, self._process, self._hub, self._ranks)
         self._finalizer.atexit = False
 
@@ -161,7 +161,7 @@ class Executor(concurrent.futures.Executor):
         return f"<Executor {what}, {left} calls left{', shut down' if self._is_shut_down else ''}>"
 
     def _repr_html_(self) -> str:
-        """Return the executor's workers and calls in numbers, for notebooks."""
+        """Return a table in HTML of the numbers of workers and calls, for notebooks."""
         title = repr(self).strip("<>").partition(",")[0]
         rows: dict[str, object] = {"workers": self.workers}
         if self._ranks is not None:
@@ -534,7 +534,7 @@ def _has_other_hosts(client: Client) -> bool:
 
 
 def _trusted(service_user: int, trust: str) -> int:
-    """Return `service_user`. Raises ServiceError if this user is neither the caller's nor trusted."""
+    """Return `service_user`. Raises ServiceError unless it is the present user or is trusted."""
     if service_user == os.geteuid():
         return service_user
     name = user_name(service_user)
@@ -547,7 +547,7 @@ def _trusted(service_user: int, trust: str) -> int:
 
 
 def report_progress(done: float, total: float | None = None) -> None:
-    """Report from within a call how far the call is; outside of calls, nothing happens.
+    """Report, within a call, how much of the call is done; outside of calls, do nothing.
 
     Args:
         done: the amount that is done, in any unit; shown by `CallFuture.progress`.

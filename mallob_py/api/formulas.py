@@ -41,17 +41,17 @@ def clauses_of(formula: Any) -> NDArray[np.int32]:
 
 
 def literals_of(literals: Any, what: str = "clause") -> list[int]:
-    """Return the literals of a sequence that errors call `what`. Raises as `clauses_of`."""
+    """Return the literals of a sequence that errors call `what`. Raises as `clauses_of` does."""
     return list(map(int, _checked(_closed(literals, what)[:-1])))
 
 
 def literal_of(value: Any) -> int:
-    """Convert a value into a literal. Raises as `clauses_of`."""
+    """Convert a value into a literal. Raises as `clauses_of` does."""
     return literals_of([value], "literal")[0]
 
 
 def weighted_of(formula: Any) -> tuple[NDArray[np.int32], list[tuple[int, list[int]]]]:
-    """Return the hard clauses and the weighted soft clauses. Raises as `clauses_of`."""
+    """Return the hard clauses and the weighted soft clauses. Raises as `clauses_of` does."""
     if not all(hasattr(formula, name) for name in ("hard", "soft", "wght")):
         raise TypeError("an objective is needed: {literal: weight}, or a weighted formula instead of clauses")
     _refuse_bounds(formula)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from mallob_py.api.client import Answer, Client, JobError
 from mallob_py.api.formulas import NO_BOUNDS, FormulaLike, clauses_of, literal_of, literals_of
 
-#: field of the error reply to a job that failed at work; with any other field, the job was refused
+#: field of the error reply to a job that failed while it ran; with any other field, the job was refused
 _FAILED_AT_WORK = "application"
 
 
@@ -142,7 +142,7 @@ class IncrementalSolver:
         return None if no_return else True
 
     def append_formula(self, formula: FormulaLike, no_return: bool = True) -> bool | None:
-        """Add clauses. Raises as `add_clause`.
+        """Add clauses. Raises as `add_clause` does.
 
         Args:
             formula: any formula that `Client.submit` takes, except a path or bytes.
@@ -349,7 +349,10 @@ class Ipasir:
         return literal if true == literal else -literal
 
     def failed(self, literal: int) -> bool:
-        """Tell whether an assumption was used to show unsatisfiability. Only after a 20."""
+        """Tell whether an assumption was used to show unsatisfiability.
+
+        Must be called only after `solve` has returned 20.
+        """
         if self._chain.answer is None or self._chain.answer.core is None:
             raise ValueError("the last call of solve did not return 20")
         return literal in self._core

@@ -30,7 +30,7 @@ def register_joblib_backend() -> None:
 
 
 class MallobBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """A backend of joblib: runs batches on `executor`, or without one on an executor made for `api_dir`."""
+    """A backend of joblib: runs batches on `executor` or, if it is None, on a new executor for `api_dir`."""
 
     supports_retrieve_callback = True
     default_n_jobs = -1

@@ -22,7 +22,7 @@ class RC2:
     """Finds the solutions of a weighted formula, the cheapest first."""
 
     def __init__(self, formula: Any, client: Client, **fields: Any) -> None:
-        """Take over a formula.
+        """Create a solver of a formula.
 
         Args:
             formula: an object with `hard`, `soft` and `wght`, such as PySAT's `WCNF`.
@@ -72,7 +72,7 @@ class RC2:
         return [int(literal) for literal in best.model]
 
     def enumerate(self) -> Iterator[list[int]]:
-        """Yield all solutions, the cheapest first, and set `cost` to that of each. Raises as `compute`."""
+        """Yield all solutions, the cheapest first, and set `cost` for each. Raises as `compute` does."""
         while (model := self.compute()) is not None:
             yield model
             self.add_clause([-literal for literal in model])

@@ -31,7 +31,7 @@ class Optimum:
     is_optimal: bool
     #: the objective's value in `model`; None without a model
     value: int | None
-    #: literals of the model, that of variable v at v - 1
+    #: literals of the model, the literal of variable v at index v - 1
     model: NDArray[np.int32] | None
     #: best bound proved: no solution has a better value
     bound: int | None
@@ -63,7 +63,7 @@ class Task:
         return self.offset - cost if self.is_negated else self.offset + cost
 
     def optimum(self, reply: Mapping[str, Any], model: NDArray[np.int32]) -> Optimum:
-        """Return the optimum that the job's reply tells; `model` is the reply's solution."""
+        """Return the optimum in the job's reply; `model` is the reply's solution."""
         result = reply["result"]
         code, cost = result["resultcode"], result.get("cost")
         is_optimal = code == _OPTIMUM
@@ -143,7 +143,7 @@ class OptimumFuture(Future[Optimum]):
     def bounds(self) -> tuple[int | None, int | None]:
         """The best value so far and the best bound so far, each None if unknown.
 
-        Both are the last ones that the service has published: tenths of a second old, at most some seconds.
+        Both are those that the service published last: tenths of a second ago, at most some seconds.
         """
         if self.done() and not self.cancelled() and self.exception() is None:
             best = self.result()

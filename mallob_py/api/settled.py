@@ -25,7 +25,7 @@ class SettledOnce(Future[_T]):
         """Cancel the future unless it has an outcome."""
         is_cancelled = super().cancel()
         if is_cancelled:
-            self.wants_outcome()  # notifies waiters for several futures
+            self.wants_outcome()  # notifies callers that wait for several futures
         return is_cancelled
 
     def wants_outcome(self) -> bool:
@@ -38,12 +38,12 @@ class SettledOnce(Future[_T]):
 
 
 def awaited(future: Future[_T]) -> _T:
-    """Wait for a future that only the caller has; cancel the future if the wait fails."""
+    """Wait for a future that no other code uses; cancel the future if the wait fails."""
     return all_awaited(future)[0]
 
 
 def all_awaited(*futures: Future[_T]) -> list[_T]:
-    """Wait for futures that only the caller has; cancel all futures if the wait or a future fails."""
+    """Wait for futures that no other code uses; cancel all futures if the wait or a future fails."""
     try:
         return [future.result() for future in futures]
     except BaseException:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any, Protocol
 
-#: period in which a bar is renewed while its caller waits
+#: period of redrawing a bar while the program waits for results
 BAR_PERIOD_S = 0.1
 
 

@@ -10,8 +10,8 @@ from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.policy import Policy, PolicyError, Running, Share, View, Wake
 
 _ID = attrgetter("id")
-#: limit, in addition to the machine's number of nodes, for the resizes that a job gets in a row while it does
-#: no work and no job arrives, starts or ends
+#: how many resizes in a row, beyond the machine's number of nodes, a job may get without working, while no
+#: job arrives, starts or ends
 _ROUNDS_MAX = 1000
 
 
@@ -45,7 +45,7 @@ class Checks:
     def startable(self, job: Job, nodes: int) -> None:
         """Check that a waiting job can run on this many nodes."""
         if not job.low <= nodes <= job.high:
-            raise self.error(job.id, f"is started on {nodes} nodes; it runs on {job.low} to {job.high}")
+            raise self.error(job.id, f"is started on {nodes} nodes; it can run on {job.low} to {job.high}")
 
     def resizable(self, job: int, kinds: tuple[Kind, ...]) -> Running:
         """Return the running job, which must be of one of these kinds and resizable now."""
@@ -55,13 +55,13 @@ class Checks:
         if running.job.kind not in kinds:
             raise self.error(job, f"is resized, but is {running.job.kind.value}")
         if running.target is not None:
-            raise self.error(job, "is resized, but its last resize is still to come")
+            raise self.error(job, "is resized, but its last resize is still pending")
         return running
 
     def new_size(self, job: Job, nodes: int) -> None:
         """Check that a running job can run on this many nodes."""
         if not job.low <= nodes <= job.high:
-            raise self.error(job.id, f"is to run on {nodes} nodes; it runs on {job.low} to {job.high}")
+            raise self.error(job.id, f"is to run on {nodes} nodes; it can run on {job.low} to {job.high}")
 
     def no_round(self, job: int, left_s: float) -> None:
         """Check that a job is not resized again and again without working; `left_s`: its work left [s]."""
@@ -73,19 +73,19 @@ class Checks:
             raise self.error(job, f"is resized {count} times without working: decisions repeat")
 
     def mates(self, job: Job, share: Share) -> list[Running]:
-        """Return the mates whose nodes a waiting job is to share."""
+        """Check a waiting job's `share`; return its mates, the running jobs whose nodes it is to share."""
         if not job.is_malleable:
             raise self.error(job.id, f"is to be a guest, but is {job.kind.value}")
         if not 0.0 < share.factor < 1.0:
             raise self.error(
-                job.id, f"is to have the share {share.factor:g} of cores, not one between 0 and 1"
+                job.id, f"is to have the share {share.factor:g} of cores; it must lie between 0 and 1"
             )
         mates = [self._mate(mate) for mate in dict.fromkeys(share.mates)]
         nodes = sum(mate.size for mate in mates)
         if len(mates) < len(share.mates) or not job.low <= nodes <= job.high:
             raise self.error(
                 job.id,
-                f"is to share {nodes} nodes, or has a mate twice; it runs on {job.low} to {job.high}",
+                f"is to share {nodes} nodes, or has a mate twice; it can run on {job.low} to {job.high}",
             )
         return mates
 
@@ -98,11 +98,11 @@ class Checks:
         if running.mates or running.guest is not None:
             raise self.error(job, "is to be a mate, but shares its nodes already")
         if running.target is not None:
-            raise self.error(job, "is to be a mate, but its last resize is still to come")
+            raise self.error(job, "is to be a mate, but its last resize is still pending")
         return running
 
     def take(self, free: list[int], job: int, wanted: int | tuple[int, ...]) -> list[int]:
-        """Remove nodes from `free` and return them. `wanted`: a number of last nodes, or a list of nodes."""
+        """Remove nodes from `free` and return them. `wanted`: the nodes, or how many of the last ones."""
         if isinstance(wanted, int):
             if not 0 < wanted <= len(free):
                 raise self.error(job, f"is to get {wanted} nodes; {len(free)} are free")
@@ -126,5 +126,5 @@ class Checks:
 
 
 def count_of(wanted: int | tuple[int, ...]) -> int:
-    """Return the number of nodes of an action, which names a number or lists nodes."""
+    """Return how many nodes an action wants; `wanted` is this number, or lists the nodes."""
     return wanted if isinstance(wanted, int) else len(wanted)

@@ -38,10 +38,10 @@ class Room:
         return units_in(self.left, demand, self.capacity)
 
     def place(self, count: int, demand: Sequence[float]) -> list[int] | None:
-        """Return nodes for `count` units, each node once per unit; None: there is not room for all units.
+        """Return nodes for `count` units, a node once for each of its units; None: not all units fit.
 
-        Nodes with fewer unneeded kinds of resources come first; of equal ones, nodes with less left (best
-        fit). So the other nodes keep room for later units.
+        Nodes with fewer kinds of resources that a unit does not need come first; among equal nodes, those
+        with less free (best fit). So the other nodes keep room for later units.
         """
         units = self.units(demand)
         if units.sum() < count:
@@ -60,7 +60,7 @@ class Room:
         return np.asarray(shares.sum(axis=1))
 
     def _needless(self, demand: Sequence[float]) -> NDArray[np.int64]:
-        """Return, by node, how many of its kinds of resources a unit does not need."""
+        """Return, by node, how many of the node's kinds of resources are not needed for this demand."""
         unneeded = [place for place, amount in enumerate(demand) if not amount]
         return np.asarray(np.count_nonzero(self.capacity[:, unneeded], axis=1))
 

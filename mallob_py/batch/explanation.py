@@ -1,7 +1,7 @@
 """Explanations of a job's start: its workload is simulated again, watching the policy while the job waits.
 
 This module knows no policy's rules. It records what the policy saw and did: how many nodes were free, which
-job was the head, which other jobs were started, which start was promised.
+job was the head of the queue, which other jobs were started, which start was promised.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Hindrance(enum.Enum):
 class Moment(msgspec.Struct, frozen=True):
     """A decision that left the job waiting.
 
-    `place`: the job's place in the queue, from 1. `shadow_s`: when the head can start by the estimates.
-    `started`: the numbers of the jobs that the decision started.
+    `place`: the job's place in the queue, from 1. `shadow_s`: when the head of the queue can start, by the
+    estimates. `started`: the numbers of the jobs that the decision started.
     """
 
     at_s: float
@@ -48,7 +48,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """The explanation of one job; other jobs are named by number.
 
     `moments`: decisions that left the job waiting. `ended_at_start`: jobs that ended just before the decision
-    that started it. `resized_at_start`: jobs that this decision resized. `overtaken_by`: jobs that were
+    that started the job. `resized_at_start`: jobs that this decision resized. `overtaken_by`: jobs that were
     submitted later and started earlier.
     """
 

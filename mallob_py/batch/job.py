@@ -108,7 +108,7 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """Jobs sorted by (submission, number), their truths in the same order, the machine's number of nodes.
+    """Jobs sorted by (submission, number), their truths in the same order, and the machine's number of nodes.
 
     `left_out`: (reason for leaving out jobs of the source, number of these jobs); `rejected`: the jobs left
     out; `remarks`: how the source was understood. With a `cluster`, jobs share its nodes: they are rigid, and

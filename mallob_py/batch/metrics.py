@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mallob_py.batch.simulator import Schedule
 
-#: the run time [s] that shorter jobs count with in the bounded slowdown
+#: the least run time [s] in the bounded slowdown: shorter jobs count as running for this time
 SLOWDOWN_BOUND_S = 10.0
 
 
@@ -88,7 +88,9 @@ def _held_s(schedule: Schedule, ends: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def _sizes(schedule: Schedule) -> Sequence[float]:
-    """Return each job's last number of nodes; in a cluster, its part of the first resource, in mean nodes."""
+    """Return each job's last number of nodes; in a cluster, its amount of the first resource, divided by a
+    node's mean amount.
+    """
     cluster = schedule.workload.cluster
     if cluster is None:
         return [len(nodes) for nodes in schedule.allocations]

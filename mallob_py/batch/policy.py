@@ -182,8 +182,8 @@ class View:
         self.arrived = 0
         #: the jobs that have ended since the last decision
         self.departed: Sequence[Running] = ()
-        #: whether more than arrivals has changed since the last decision: a job has ended, has changed its
-        #: size or has become resizable, or a requested wake was due
+        #: whether anything but arrivals has happened since the last decision: a job has ended, has changed
+        #: its size or has become resizable, or a requested wake was due
         self.ended = True
         #: the free resources of nodes that jobs share; None: each job has its own nodes
         self.room: Room | None = None

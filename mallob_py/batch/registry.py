@@ -66,7 +66,9 @@ def policy_for(text: str, binds: bool = False) -> Policy:
 
 
 def _learns(make: Any, settings: str) -> tuple[By | None, str]:
-    """Return whose ended jobs predict run times (None: no jobs), and other settings. Raises ValueError."""
+    """Return by what ended jobs are grouped to predict run times (None: no prediction), and other settings.
+    Raises ValueError.
+    """
     items = list(filter(None, settings.split(",")))
     said = [item.partition("=")[2].strip().lower() for item in items if _is_learn(item)]
     if not said or "learn" in inspect.signature(make).parameters:

@@ -68,7 +68,7 @@ def side_by_side(setting: Setting, policies: Sequence[str], processes: int | Non
                     bars.tell(*news.get())
             return [future.result() for future in futures]
         finally:
-            # After an error, no further run must begin.
+            # After an error, further runs must not begin.
             pool.shutdown(cancel_futures=True)
 
 
@@ -168,7 +168,7 @@ class _Bars:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-            # No thread must refresh the bars, because processes are forked meanwhile.
+            # Threads must not refresh the bars, because processes are forked meanwhile.
             self._progress = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),

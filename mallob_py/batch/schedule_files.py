@@ -118,7 +118,7 @@ def _job_rows(schedule: Schedule, power: NodePower) -> Iterable[tuple[object, ..
 
 
 def _rejected_rows(schedule: Schedule) -> Iterable[tuple[object, ...]]:
-    """Yield the rows of rejected jobs as Batsim does: columns of what did not happen are empty."""
+    """Yield the rows of rejected jobs as Batsim does: columns for what did not happen are empty."""
     name = schedule.workload.name or "workload"
     for job in schedule.workload.rejected:
         yield (

@@ -12,8 +12,8 @@ after each end, and after a submission if its job fits or the policy wants all s
 
 A policy with `wants_resize_points` is asked whenever a malleable job is between two of its iterations. An
 order for this job takes effect at once, and the next decision sees the nodes that the order has freed. An
-order after the job's last resize point only keeps its new nodes from other jobs until the job ends; such an
-order of a policy without `wants_resize_points` is ignored.
+order after the job's last resize point has no other effect than that no job gets its new nodes until this job
+ends; such an order of a policy without `wants_resize_points` is ignored.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class _Rates(msgspec.Struct, frozen=True):
     noise: float
 
     def show(self, running: Running, rate: float, now_s: float) -> None:
-        """Show a job's true rate, if it is due. Its noise depends on the job and its last resize only."""
+        """Show a job's rate, if it is due, with noise that depends only on the job and its last resize."""
         begin_s = running.still_until_s
         if running.rate is None and begin_s + 2.0 * self.period_s <= now_s:
             noise = random.Random(f"rate {running.job.id} {begin_s}").gauss(0.0, self.noise)
@@ -223,7 +223,8 @@ class _Run:
         self._never_taken: dict[int, list[int]] = {}
         #: job -> nodes that the job has after its next planned event
         self._taking: dict[int, list[int]] = {}
-        #: malleable jobs that cannot be resized yet, as a heap of (time [s] from which they can, job)
+        #: malleable jobs that cannot be resized yet, as a heap of (time [s] from which the job can be
+        #: resized, job)
         self._unready: list[tuple[float, int]] = []
         #: job -> number of the job's wishes that have come up so far
         self._told: dict[int, int] = {}
@@ -275,7 +276,7 @@ class _Run:
             if self._wake_s < now:
                 now = self._wake_s
             view.now_s = now
-            # A void event must cause no decision, which would reveal the job's run time.
+            # A void event must not cause a decision, which would reveal the job's run time.
             happens = self._wake_s <= now
             if happens:
                 self._wake_s = math.inf
@@ -370,7 +371,7 @@ class _Run:
     # --- ends and resize points ---------------------------------------------------------------
 
     def _pass_resize_point(self, job: int) -> None:
-        """Ask the policy; then resize the job if it has an order, from now or from earlier."""
+        """Ask the policy; then resize the job if it has an order, given now or earlier."""
         left = self._iterations_left[job] = self._iterations_left[job] - 1
         truth = self._truths[job]
         self._left[job], self._since[job] = left / truth.iterations * truth.run_s, self._view.now_s
@@ -509,7 +510,9 @@ class _Run:
         self._plan(number)
 
     def _launch(self, place: int, nodes: list[int], estimate_s: float) -> Running:
-        """Make the waiting job at this place in the queue run; the caller must then plan its next event."""
+        """Make the waiting job at this place in the queue run; the caller must then plan the job's next
+        event.
+        """
         job = self._queue.pop(place)
         number = job.id
         now, size = self._view.now_s, len(nodes)
@@ -529,7 +532,7 @@ class _Run:
         return running
 
     def _nodes_for(self, job: int, wanted: int | tuple[int, ...]) -> list[int]:
-        """Take nodes for a job from the free nodes; return the taken ones."""
+        """Take nodes for a job from the free nodes; return the taken nodes."""
         return self._checks.take(self._free, job, wanted)
 
     def _speed(self, job: int, size: int) -> float:
@@ -604,7 +607,7 @@ class _Run:
         self._view.free = len(self._free)
         pause_s = self._costs.pause_s(running.job, len(before), len(after))
         self._forget_end(running)
-        # The estimated work is unchanged; the estimated speed is another.
+        # The estimated work stays the same; the estimated speed changes.
         estimated_left = max(0.0, running.estimated_end_s - now) / running.job.estimate_on(len(before))
         running.estimated_end_s = now + pause_s + estimated_left * running.job.estimate_on(len(after))
         insort(self._ends, (running.estimated_end_s, running.order, running))
@@ -633,7 +636,7 @@ class _Run:
         for mate in mates:
             mate.guest = guest
             self._retime(mate)
-            # The guest delays the end of the mate by this time, if the guest runs as long as estimated.
+            # If the guest runs as long as estimated, it delays the mate's end by `estimate_s`.
             self._forget_end(mate)
             mate.estimated_end_s += estimate_s
             insort(self._ends, (mate.estimated_end_s, mate.order, mate))

@@ -1,4 +1,4 @@
-"""`mallob-py batch generate | simulate | explain | experiment`: policies for whole jobs, played on traces.
+"""`mallob-py batch generate | simulate | explain | experiment`: schedulers of whole jobs, on traces.
 
 `generate` writes a workload from a published model as a trace; `simulate` runs policies side by side on a
 trace, `explain` says why a simulated job started when it did, `experiment` repeats published experiments.
@@ -40,8 +40,9 @@ _HEADER = (
     "policy", "jobs", "makespan [s]", "wait [s]", "longest", "turnaround [s]", "slowdown", "bounded", "busy",
     "resizes",
 )  # fmt: skip
-#: greatest number of jobs that a line names, and greatest number of spans of a wait that are shown
+#: greatest number of jobs that a line names
 _NAMED = 8
+#: greatest number of spans of a wait that are shown
 _SPANS = 40
 
 

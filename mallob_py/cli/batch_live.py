@@ -1,4 +1,4 @@
-"""`mallob-py batch serve | submit | queue | cancel | nodes`: policies for whole jobs over real processes.
+"""`mallob-py batch serve | submit | queue | cancel | nodes`: scheduling of whole jobs over real processes.
 
 `serve` is the scheduler; the other commands talk to it through the socket in its folder.
 """
@@ -227,7 +227,7 @@ def _ask(options: Live, request: requests.Request, what: str = "") -> requests.A
 
 
 def folded(lines: Sequence[JobLine]) -> Iterator[JobLine]:
-    """Yield the lines of the queue; jobs of an array in one state share a line, with their number."""
+    """Yield the lines of the queue; jobs of an array in one state share a line, with their count."""
     counts = Counter((line.array, line.state) for line in lines)
     for line in lines:
         count = counts.pop((line.array, line.state), 0) if line.array else 1

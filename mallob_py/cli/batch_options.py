@@ -118,7 +118,7 @@ class TraceOptions(Config):
         values.positive_count,
         None,
         INPUT,
-        "raise shorter run times to this (default: jobs without run time are left out)",
+        "raise shorter run times, also zero, to this value (default: leave out jobs without run time)",
     )
     strict: bool = switch_option("--strict", INPUT, "refuse a trace with damaged lines")
     order: str = choice(

@@ -38,7 +38,7 @@ class _Client(Api):
         values.count,
         0,
         SERVICE,
-        "which of the service's clients to talk to, 0 to K-1 (default 0)",
+        "which of the clients of `serve --clients K` to talk to, 0 to K-1 (default 0)",
     )
 
 
@@ -292,7 +292,7 @@ class _Orders(Api):
         values.path,
         None,
         SERVICE,
-        "order a `mallob-py solve` or `run` with the same --orders DIR, instead of a service",
+        "change a `mallob-py solve` or `run` with the same --orders DIR, instead of a service",
     )
 
     @property

@@ -450,7 +450,7 @@ def _size(size_bytes: int) -> str:
 def _check_shared_memory(machine: Machine) -> Iterator[Finding]:
     if machine.shared_memory is None:
         yield Finding(
-            Level.FAULT, "/dev/shm", "is not there", "mount a tmpfs there, or start the container with it"
+            Level.FAULT, "/dev/shm", "is missing", "mount a tmpfs there, or start the container with one"
         )
         return
     total, free = machine.shared_memory
@@ -468,7 +468,7 @@ def _check_shared_memory(machine: Machine) -> Iterator[Finding]:
 
 def _check_memory(machine: Machine) -> Iterator[Finding]:
     if machine.memory_bytes is None:
-        yield Finding(Level.WARNING, "memory", "the kernel reports none", "set --memory-limit yourself")
+        yield Finding(Level.WARNING, "memory", "the kernel names no size", "set --memory-limit yourself")
         return
     total, free = machine.memory_bytes
     text = f"{_size(free)} available of {_size(total)}"
@@ -487,7 +487,9 @@ def _check_limits(machine: Machine) -> Iterator[Finding]:
     ):
         text = "no limit" if limit == math.inf else f"at most {limit:.0f}"
         if limit < least:
-            yield Finding(Level.FAULT, subject, text, f"raise {name}: each rank and worker needs some")
+            yield Finding(
+                Level.FAULT, subject, text, f"raise this limit ({name}): each rank and worker uses part of it"
+            )
         else:
             yield Finding(Level.GOOD, subject, text)
 
@@ -495,7 +497,9 @@ def _check_limits(machine: Machine) -> Iterator[Finding]:
 def _check_inotify(machine: Machine) -> Iterator[Finding]:
     watches, instances = machine.inotify_watches, machine.inotify_instances
     if watches is None or instances is None:
-        yield Finding(Level.WARNING, "inotify", "is missing", "use a kernel with it; else folders are polled")
+        yield Finding(
+            Level.WARNING, "inotify", "is missing", "use a kernel with inotify; else folders are polled"
+        )
     elif watches < _WATCHES_LEAST or instances < _INSTANCES_LEAST:
         yield Finding(
             Level.WARNING,
@@ -508,7 +512,7 @@ def _check_inotify(machine: Machine) -> Iterator[Finding]:
             Level.WARNING,
             "inotify",
             f"no further instance for this user: {machine.inotify_error}",
-            "end programs that watch files, or sysctl fs.inotify.max_user_instances=1024; else polled",
+            "end watching programs, or sysctl fs.inotify.max_user_instances=1024; else folders are polled",
         )
     else:
         yield Finding(Level.GOOD, "inotify", f"{watches} watches, {instances} instances per user")
@@ -548,7 +552,7 @@ def _check_variables(machine: Machine) -> Iterator[Finding]:
         name for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK") if name in machine.variables
     ]
     if inherited:
-        advice = "leave mpiexec's or srun's shell for commands that start ranks of their own"
+        advice = "start commands with ranks of their own from a shell outside of mpiexec and srun"
         yield Finding(Level.WARNING, inherited[0], "is set: this process is a rank itself", advice)
 
 

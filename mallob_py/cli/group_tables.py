@@ -1,7 +1,7 @@
 """`mallob-py groups | results`: the progress of groups of jobs, and the results of their jobs.
 
 `results` prints a line for each ended job, and below the table a summary of the group: a bar, counts,
-PE-seconds and PAR-2. The default GROUP is the caller's last one. Values that are not in the history (input
+PE-seconds and PAR-2. The default GROUP is the user's last one. Values that are not in the history (input
 file, settings, the value of an answer) come from the replies that still exist. Both commands work with and
 without a running service. Exit code: 0; 2 if there is no such group.
 """

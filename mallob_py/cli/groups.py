@@ -26,8 +26,8 @@ def look(api_dir: str) -> dict[GroupKey, Group]:
 def find_group(groups: Mapping[GroupKey, Group], name: str | None, user: str | None = None) -> Group:
     """Return the group of this name (None: the last group) of `user`.
 
-    Without `user`, the caller's group is taken, or else the group of the only user who has a group of this
-    name. Raises CommandError if there is no such group, or if several other users have one.
+    Without `user`, the present user's group is taken, or else the group of the only user who has a group of
+    this name. Raises CommandError if there is no such group, or if several other users have one.
     """
     own = [group for group in groups.values() if group.user == (user or login_name())]
     others = [] if user is not None else list(groups.values())

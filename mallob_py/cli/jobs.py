@@ -11,7 +11,7 @@ of solutions into its folder for results; `submit` moves the file to the request
 `submit` and `wait` wait, a line on standard error shows the job's progress if standard error is a terminal.
 
 `explain USER.NAME|ID` explains why a job waits, has its volume, or has ended. `interrupt USER.NAME|ID...`
-requests the end of jobs and waits until they have ended. NAME alone is a job of the caller. In an identity
+requests the end of jobs and waits until they have ended. NAME alone is your own job. In an identity
 such as `a.b.c`, the user can be `a` or `a.b`: the service's list of live jobs decides; if the job is not
 listed, the user's name ends at the first dot. ID is the job's number in `status` and in the log.
 
@@ -199,7 +199,7 @@ def _result_name(options: SubmitOptions, target: str) -> str:
 
 
 def _bring_results(options: SubmitOptions, reply: dict[str, Any]) -> None:
-    """Move result files to the requested places; if the answer has none, remove that of an earlier answer."""
+    """Move result files to the requested places; a file that the answer lacks is removed from its place."""
     written_files = reply.get("result", {}).get("result-files", {})
     for key, target in options.results.items():
         written = written_files.get(key)
@@ -467,7 +467,7 @@ class ReplyPrinter:
 
     @property
     def exit_code(self) -> int:
-        """The exit code: 2 after an error reply; the application's code for one job as text; else 0."""
+        """The exit code: 2 after an error reply; the application's code for one job shown as text; else 0."""
         return self._code
 
     def print(self, identity: str, reply: dict[str, Any]) -> None:

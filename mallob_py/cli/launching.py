@@ -45,13 +45,15 @@ if TYPE_CHECKING:
 
     _Named = TypeVar("_Named", SolveOptions, RunOptions)
 
-#: period of looking for a free folder, and shortest time limit of ranks
+#: period of looking for a free folder
 _LOOK_S = 0.2
+#: shortest time limit of ranks
 _MOMENT_S = 0.001
 #: greatest number of ranks that are started without a check of memory and process limits
 _UNSUSPICIOUS = 4
-#: smallest memory and number of processes of a rank, with its fork server, a worker, and a process kept ready
+#: smallest memory of a rank, its fork server, a worker, and a process kept ready
 _RANK_BYTES = 60 << 20
+#: number of processes: a rank, its fork server, a worker, and a process kept ready
 _RANK_PROCESSES = 4
 #: smallest limits on a rank's data at start and on all its mapped memory: limit, bytes, name, flag of ulimit
 _RANK_LIMITS = (
@@ -71,8 +73,8 @@ def begin_early(words: Sequence[str]) -> None:
     """Start the fork servers of `solve`, whose imports take longest, before its options are parsed.
 
     The servers import the applications that the `words` of the command line name, or that its files need. If
-    the command is refused, the servers end with it. Only the script must call this, once, because programs
-    that call `main` may have threads.
+    the command is refused, the servers end with it. Only the script may call this, and only once: a program
+    that calls `main` may have threads.
     """
     global _servers
     if os.environ.keys().isdisjoint(OF_RANKS):
@@ -168,7 +170,7 @@ def _check_is_there(file: str) -> None:
 
 
 def _with_open_files(options: _Named) -> _Named:
-    """Rename files that are open in this process, such as `<(...)`, so that ranks can open them."""
+    """Replace names of files that are open in this process, such as `<(...)`, by names for all ranks."""
     if in_mpi_world():
         return options
     places = {
@@ -311,7 +313,7 @@ def _is_first_process() -> bool:
 
 
 def with_time_left(options: ServeOptions, left_s: float) -> ServeOptions:
-    """Return the options for ranks that are started now: their time limit is what the command has left."""
+    """Return the options for ranks that are started now: their time limit is the time left to the command."""
     return dataclasses.replace(options, time_limit_s=max(_MOMENT_S, left_s))
 
 
@@ -357,7 +359,7 @@ def _run_forks(options: ServeOptions, ranks: int, env: Mapping[str, str], stops:
 
 
 def _wait_for_folders(options: ServeOptions, until_s: float) -> bool:
-    """Wait until no other service uses a client's folder; return False if this service must end before.
+    """Wait until no other service uses a client's folder; return False if this service must end earlier.
 
     Every rank waits before it starts MPI. So the first rank takes the folders only after all ranks have seen
     the folders free.

@@ -37,7 +37,7 @@ def run_logs(options: LogsOptions) -> int:
     printed: Printed | None = None
     has_printed = False
     while True:
-        goes_on = is_live()  # `is_live` before reading, so that no output at the end is missed
+        goes_on = is_live()  # asked before reading, so that no output at the end is missed
         if printed is None and (number := _number_of(options, api_dir)) is not None:
             printed = Printed(api_dir, number)
         if printed is None and not goes_on:

@@ -2,7 +2,7 @@
 
 `serve`, `solve` and `run`, started in a job of `mallob-py batch serve` or a like scheduler, register for
 orders (`mallob_py.malleable`). A thread of the process that started the ranks, which outlives each rank,
-converts an order into one of `mallob-py resize`. The rank with the desk of `run` tells the scheduler how much
+turns an order into one of `mallob-py resize`. The rank with the desk of `run` tells the scheduler how much
 work is done and, in an evolving job, for how many slots there is work (`Reports`).
 
 Each rank has a slot of its own; all slots are on one host. An order that cannot be carried out is reported,
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 #: environment variable with the folder of orders for `solve` and `run`, as their option `--orders`
 ORDERS_VARIABLE = "MALLOB_PY_ORDERS"
 _LOOK_S = 0.02
-#: number of checks after which an unchanged wish is sent again, since the scheduler may have been restarted
+#: number of looks after which an unchanged number of wanted slots is reported again, since the scheduler may
+#: have been restarted
 _AGAIN_LOOKS = 10
 
 
@@ -53,7 +54,7 @@ def evolves() -> bool:
 class Reports:
     """The reports of a job to its scheduler; `look` sends them as the job progresses.
 
-    `expectation`: the slots that an evolving job expects to use; None: the job does not evolve.
+    `expectation`: computes how many slots an evolving job can use; None: the job does not evolve.
     """
 
     def __init__(

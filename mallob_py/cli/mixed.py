@@ -59,7 +59,7 @@ Queue / pool, pool / alone: geometric mean of jobs' ratios of responses, with a 
 
 
 class Difficulty(msgspec.Struct, frozen=True):
-    """The ranges of jobs' sizes; `between_s` over the number of PEs is the mean time [s] between arrivals."""
+    """The ranges of jobs' sizes; mean time [s] between arrivals: `between_s` divided by the PEs."""
 
     between_s: float
     variables: tuple[int, int]
@@ -69,10 +69,11 @@ class Difficulty(msgspec.Struct, frozen=True):
     steps: tuple[int, int]
 
 
-#: a stream whose jobs, played alone on two cores, take 43 % of its duration; and a harder one: 75 %
+#: difficulty of a stream whose jobs, played alone on two cores, take 43 % of its duration
 USUAL = Difficulty(
     4.5, (150, 260), (1_018_081, 16_785_407, 25_060_027, 100_160_063), (5, 6), (9, 10, 11), (200_000, 400_000)
 )
+#: difficulty of a harder stream, whose jobs take 75 %
 HARD = Difficulty(4.2, (240, 300), (100_160_063, 10_000_600_009), (7, 8), (14, 15), (600_000, 1_200_000))
 
 
@@ -86,7 +87,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """The end of a job. `costs` of an optimisation job: (seconds since the arrival, best cost so far), ..."""
+    """The end of a job. `costs`: (seconds since arrival, best cost by then) of an optimisation job."""
 
     kind: str
     number: int
@@ -213,7 +214,7 @@ def text_of_formula(rng: random.Random, difficulty: Difficulty) -> str:
 
 
 def _text_of_cover(rng: random.Random) -> str:
-    """Return the problem of a cheapest vertex cover of a random graph, as WCNF."""
+    """Return a random graph's vertex cover problem (find the cheapest cover) as WCNF text."""
     vertices = rng.randrange(120, 240)
     edges = {tuple(sorted(rng.sample(range(1, vertices + 1), 2))) for _ in range(4 * vertices)}
     lines = [f"h {one} {other} 0" for one, other in sorted(edges)]
@@ -238,7 +239,7 @@ def _text_of_script(rng: random.Random) -> str:
 
 
 def kinds() -> list[str]:
-    """Return the kinds of jobs that can be run here: those of SMT only with an installed solver."""
+    """Return the kinds of jobs that can be run here: SMT jobs only if a solver is installed."""
     has_smt = any(importlib.util.find_spec(name) for name in ("cvc5", "bitwuzla"))
     return ["SAT", "incremental", "MaxSAT", *(["SMT"] if has_smt else []), "bag", "functions"]
 
@@ -320,7 +321,7 @@ def _of_kind(played: Played, kind: str) -> list[Ended]:
 
 
 def table_of_responses(rounds: Rounds, names: Sequence[str]) -> Table:
-    """Return the table of mean responses by kind and way, with the ratios of responses job by job."""
+    """Return the table of mean response times by kind and way, with the mean ratios of two ways."""
     rows = list[tuple[Cell, ...]]()
     for kind in (*names, "all"):
         row: list[Cell] = [kind, sum(len(_of_kind(one["pool"], kind)) for one in rounds)]
@@ -335,7 +336,7 @@ def table_of_responses(rounds: Rounds, names: Sequence[str]) -> Table:
 
 
 def _quotient(rounds: Rounds, kind: str, above: str, below: str) -> str:
-    """Return the geometric mean of the jobs' ratios of responses in two ways, with its interval."""
+    """Return the geometric mean, with its interval, of the jobs' ratios of response times in two ways."""
     logs = [
         math.log(one.response_s / other.response_s)
         for ways in rounds

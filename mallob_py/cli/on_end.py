@@ -121,7 +121,7 @@ def start(api_dir: Path, command: str) -> None:
     )
     assert process.stdin is not None
     os.dup(process.stdin.fileno())  # this copy of the pipe stays open when `process` is collected
-    process.returncode = 0  # this process never waits for it: it ends later, with its last commands
+    process.returncode = 0  # not waited for: the new process ends later, with its last commands
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""The base of the desks of `solve` and `run`, for jobs of one user that are submitted at one rank.
+"""The base class of the desks of `solve` and `run`: the part of one rank that submits one user's jobs.
 
-All ranks end with the last job.
+All ranks end when the last job has ended.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
 
     #: number of jobs that were answered or failed
     count: int = 0
-    #: result and exit code of the last job
+    #: result of the last job
     result: int = UNKNOWN
+    #: exit code of the last job
     code: int = 0
     has_failed: bool = False
 
 
 class OneDesk(Desk):
-    """The part that submits jobs, on one rank; a stand-in on all others. It moves if its rank is lost.
+    """The desk, which submits jobs, on one rank; a stand-in on all others. If its rank is lost, it moves.
 
     Only the desk's rank knows the answered jobs. So it must report them to the other ranks after each answer,
     also after the last one: by messages, and to the ranks of its host by a file as well, because messages of
@@ -61,7 +62,7 @@ class OneDesk(Desk):
     ) -> None:
         """Create the stand-in; `make(answered)` makes the desk for the jobs that have no answer.
 
-        `take_orders` has this rank take orders; None: the command takes none.
+        `take_orders` has this rank take orders; None: the command takes no orders.
         """
         self._rank = rank
         self._take_orders = take_orders
@@ -69,7 +70,7 @@ class OneDesk(Desk):
         self._make = make
         self._answered = Answered()
         self._note = rank.transfer.folder / _NOTE
-        #: the desk; None: it is on another rank
+        #: the desk; None: the desk is on another rank
         self.desk: Desk | None = None
         rank.on_change = self._follow
 
@@ -113,7 +114,7 @@ class OneDesk(Desk):
     def _follow(self) -> None:
         self._hear_of_ranks()
         if self.desk is not None:
-            self.tell_answered(self._answered)  # newcomers must hear of them, too
+            self.tell_answered(self._answered)  # ranks that have joined must know the answered jobs, too
         elif self._is_ours():
             self._rank.set_desk(self._begin())
 
@@ -124,7 +125,7 @@ class OneDesk(Desk):
 
 
 class OneShotDesk(Desk):
-    """The base of desks: `_is_busy` tells whether a job runs, at time `_limit_s` all jobs must end."""
+    """The base class of desks. `_is_busy`: whether a job runs; `_limit_s`: time when all jobs must end."""
 
     #: time between reports of progress
     progress_s: ClassVar[float]

@@ -39,8 +39,8 @@ SOURCES = (
 _LATER = ("configuration", "processes", "limits", "scheduling", "files and logs")
 
 
-#: (flags in other programs, our flags with the same meaning), for hints; a command has at most one of our
-#: flags
+#: pairs (flags in other programs, our flags with the same meaning), for hints; of our flags in one pair, each
+#: command has at most one
 _ELSEWHERE = (
     (("-t", "--time", "--timeout", "--wallclock-limit"), ("--time-limit",)),
     (
@@ -66,7 +66,7 @@ class OptionSpec:
     help: str
     is_switch: bool = False
     is_list: bool = False
-    #: function that tells whether a word after a value of a list is another value; None: no list with a flag
+    #: function that tells whether a word after a value of a list is another value; None: no such list
     goes_on: Callable[[str], bool] | None = None
 
     @property
@@ -240,7 +240,7 @@ def parse_options(
     specs = [spec for spec, _ in rows.values()]
     at = arguments.index("--") if "--" in arguments else len(arguments)
     # Words behind `--` are marked by a NUL, which no argument can hold, because argparse does not tell them
-    # apart.
+    # from words before it.
     arguments = [*_one_value_each(arguments[:at], specs), *(f"\0{word}" for word in arguments[at + 1 :])]
     parser = make_parser(command, summary, options_class)
     namespace, unknown = parser.parse_known_intermixed_args(arguments)
@@ -337,7 +337,7 @@ def _from_file(
 
 
 def _by_key(options_class: type[CommandOptions]) -> dict[str, tuple[str, OptionSpec]]:
-    # Positional arguments and the file itself belong on the command line.
+    # Positional arguments and the configuration file's name belong on the command line.
     return {
         spec.name: (attribute, spec)
         for attribute, (spec, _) in table(options_class).items()

@@ -207,7 +207,7 @@ COMMANDS = _Commands(
             "report:run_report",
         ),
         "docs": (
-            "Print a document, such as bags or operating, or list them all.",
+            "Print a document of the manual by its name, or list all documents.",
             "study_options:DocsOptions",
             "documents:run_docs",
         ),

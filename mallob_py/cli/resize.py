@@ -19,7 +19,7 @@ from mallob_py.service.store import orders
 from mallob_py.service.store.lock import is_locked
 
 _LOOK_S = 0.01
-#: time for which the folder's lock may be free while its rank leaves
+#: time for which the folder's lock may be free while the rank that held it leaves
 _GONE_S = 5.0
 
 

@@ -89,7 +89,10 @@ class RunDesk(OneShotDesk):
     def __init__(
         self, rank: Rank, options: RunOptions, answered: Answered, tell_answered: Callable[[Answered], None]
     ) -> None:
-        """Create the desk, which ends at once if a lost rank has answered; it calls `tell_answered`."""
+        """Create the desk; it ends at once if the job was `answered` by a rank that is now lost.
+
+        The desk calls `tell_answered` after its answer.
+        """
         super().__init__(rank, options.time_limit_s)
         #: the application's traits, from a helper process, because a rank imports no application
         known = rank.pool.wait_for_applications(options.application, _IMPORT_S)

@@ -154,8 +154,9 @@ _PATIENCE_S = 5.0
 class _Wanted:
     """A client to be taken over."""
 
-    #: times when the takeover began, and when it is tried next
+    #: time when the takeover began
     since_s: float
+    #: time when the takeover is tried next
     next_try_s: float
     #: messages of other clients to this client: (rank of the sender, message)
     said: list[tuple[int, bytes]] = field(default_factory=list)

@@ -37,7 +37,7 @@ def be_rank(options: ServeOptions) -> NoReturn:
     if is_of_mpi and not is_fork and not is_invited(os.environ):
         # MPI's launcher may miss the end of its proxy, our parent; then nothing else would end this process.
         die_with(os.getppid(), signal.SIGKILL)
-    is_alone = declared_world_size(os.environ) == 1  # no other rank can be lost, except later newcomers
+    is_alone = declared_world_size(os.environ) == 1  # no other rank can be lost, except ranks that join
     rank_loss = RankLoss.wanted(
         options.rank_loss, is_alone or can_have_guard or is_fork or spares_others(os.environ)
     )
@@ -112,8 +112,8 @@ def _take_orders(options: ServeOptions, rank: Rank, clients: Sequence[int], *, i
 
 
 def holders(first: Sequence[int], members: tuple[int, ...]) -> list[int]:
-    """Return the rank, among `members`, that has each client's folder; `first` are the clients' first ranks.
+    """Return for each client the rank in `members` that has its folder; `first`: the clients' first ranks.
 
-    It must be the rank whose PE gets the client's state from other PEs (`protocol.succession`).
+    This must be the rank whose PE gets the client's state from other PEs (`protocol.succession`).
     """
     return [heir_of(own, members) for own in first]

@@ -43,7 +43,7 @@ from mallob_py.runtime.processes import bytes_read
 from mallob_py.runtime.rank import Rank
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
 
-#: time for solutions to arrive that were found within the time limit
+#: time after the time limit within which solutions found before the limit may arrive
 _GRACE_S = 3.0
 #: greatest number of files whose jobs share the ranks
 _AT_ONCE_MAX = 1024
@@ -65,8 +65,9 @@ class _File:
         self.comments: list[str] = []
         #: lines of the answer; None: no answer yet
         self.answer: list[str] | None = None
-        #: for the table: the answer in a word; time [s], time with a PE [s] and workers
+        #: for the table: the answer in a word
         self.word = "failed"
+        #: for the table: time [s], time with a PE [s], number of workers; None: unknown
         self.row: tuple[float | None, float | None, int | None] = None, None, None
 
     @property
@@ -108,7 +109,7 @@ class SolveDesk(OneShotDesk):
         tell_answered: Callable[[Answered], None],
         table: TextIO | None = None,
     ) -> None:
-        """Create the desk for the files not `answered` by a lost rank; the desk calls `tell_answered`."""
+        """Create the desk for the files that no lost rank has `answered`; it reports by `tell_answered`."""
         self._is_single = len(options.files) == 1
         super().__init__(rank, options.time_limit_s if self._is_single else None)
         #: time limit of each of several files
@@ -123,8 +124,9 @@ class SolveDesk(OneShotDesk):
         jobs = enumerate(options.files, start=1)
         files = [_File(job, path, declaration_of(options.application_of(path))) for job, path in jobs]
         self._result_keys = {key for file in files for key in file.application.result_files}
-        #: files without a written answer, in order; and job -> such a file
+        #: files without a written answer, in order
         self._files = deque(files[answered.count :])
+        #: job -> its file, if the file has no written answer
         self._by_job = {file.job: file for file in self._files}
         self._waiting = deque(self._files)
         self._rows = list[_File]()
@@ -155,7 +157,7 @@ class SolveDesk(OneShotDesk):
         """
         if self._failed:
             return 2
-        # This answer is written by `close`, after the exit code was asked for.
+        # `close` writes this answer only after the exit code was read.
         if self._is_single and self._files and (offered := self._offered(self._files[0])) is not None:
             return exit_code_of(self._files[0].application.exit_codes, wire.decode_result(offered).code)
         if self._was_stopped and self._is_single and self._code:

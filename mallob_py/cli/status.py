@@ -71,7 +71,7 @@ _GAP_CELLS = 2
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column of a table. `order` is the rows' sort key for the column; numbers begin with the largest."""
+    """A column of a table. `order`: the rows' sort key for the column; the largest number comes first."""
 
     key: str
     title: str
@@ -80,7 +80,7 @@ class Column(Generic[Row]):
     is_number: bool = False
     #: whether the column's texts may be cut on a narrow terminal
     is_name: bool = False
-    #: on a narrow terminal, columns are left out from the largest number down; 0: never left out
+    #: on a narrow terminal, the column with the largest value is left out first; 0: never left out
     spareable: int = 0
     style: Callable[[Row], str] = lambda _: ""
 
@@ -171,7 +171,7 @@ def job_table(jobs: Sequence[JobStatus], width: int | None, sorted_by: str = "")
 
 
 def in_order(jobs: Iterable[JobStatus], key: str, is_reversed: bool = False) -> list[JobStatus]:
-    """Sort jobs by a column: numbers from the largest, words from A; equal ones by volume, priority, age."""
+    """Sort jobs by a column: numbers from the largest, words from A; equal jobs by volume, priority, age."""
     column = next(column for column in JOB_COLUMNS if column.key == key)
     jobs = sorted(jobs, key=lambda job: (-job.volume, -job.priority, -job.elapsed_s, job.identity))
     return sorted(jobs, key=column.order, reverse=column.is_number is not is_reversed)
@@ -325,8 +325,9 @@ _SORT_KEYS = {
     **{"u": "user", "n": "name", "s": "state", "i": "id"},
 }
 _HINT = "q quits, r reverses; sort by " + " ".join(f"{key}:{name}" for key, name in _SORT_KEYS.items())
-#: width and number of lines assumed for output to a pipe, so that no line is cut
+#: width assumed for output to a pipe, so that no line is cut
 _PLAIN_CELLS = 1000
+#: number of lines assumed for output to a pipe, so that no line is left out
 _PLAIN_LINES = 1_000_000
 
 

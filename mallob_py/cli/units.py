@@ -71,7 +71,7 @@ def run_service_install(options: ServiceInstallOptions) -> int:
 
 
 def _check_account(name: str) -> None:
-    """Raise CommandError unless there is such an account and, if root calls, it can run our Python."""
+    """Raise CommandError unless the account exists and can run our Python, which only root can check."""
     try:
         account = pwd.getpwnam(name)
     except KeyError:

@@ -26,7 +26,7 @@ SIMULATED_PES_MAX = 1 << 20
 KEEP_MIN_S = 3600.0
 #: shortest limit on a rank's silence: ranks signal life once a second, and a busy machine may delay them
 SILENCE_MIN_S = 3.0
-#: shortest length of a turn
+#: shortest length of a job's turn
 SLICE_MIN_S = 0.02
 #: smallest limit on the size of logs: with less, nothing useful is kept
 LOG_SIZE_MIN_BYTES = 1 << 20
@@ -249,7 +249,7 @@ def group_name(text: str) -> str:
 
 
 def identity(text: str) -> str:
-    """Parse a job's identity: USER.NAME, or NAME for a job of the caller."""
+    """Parse a job's identity: USER.NAME, or NAME for a job of the present user."""
     from mallob_py.service.client import login_name
 
     user, dot, name = text.partition(".") if "." in text else (login_name(), ".", text)
@@ -354,7 +354,7 @@ def progress_text(progress: JobProgress) -> str:
 
 
 def interim_text(interim: JobInterim) -> str:
-    """Return an interim answer as text, such as cost 184, at least 179; a value needs a label."""
+    """Return an interim answer as text, such as cost 184, at least 179; omit a value without label."""
     parts = []
     if interim.value is not None and interim.label:
         parts.append(f"{interim.label} {_exact(interim.value)}")

@@ -5,10 +5,10 @@ computation are counted on a complete tree of ranks; its work and the work of th
 The latency of an epoch is a model: hops on the longest chain times the given time of a hop, plus the measured
 work on that chain. Messages are so short that the model neglects their length.
 
-    local        changes up, epoch down                     2 depth hops, then all volumes on each PE:
-                                                         `fair_volumes` and its arguments from the image
-    distributed  changes up, rounds of question, answer  (2 + 2 rounds) depth hops, work on all PEs at once
-                 with the outcome in the end
+    local        changes go up, the epoch comes down     2 * depth hops; then each PE computes all volumes by
+                                                         `fair_volumes`, with arguments from its image
+    distributed  changes go up, rounds of question and   (2 + 2 * rounds) * depth hops; all PEs work at once
+                 answer follow, the outcome comes down
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ SIZES = (
 #: duration of a hop in the network model that all simulations share
 HOP_S = CALIBRATED.network_s + CALIBRATED.handling_s
 _EPOCHS = 3
-#: sum of PEs and jobs up to which several epochs are played
+#: largest sum of the numbers of PEs and jobs for which several epochs are played, not one
 _EPOCHS_UP_TO = 150_000
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The measures of one pair of sizes: medians over epochs. In each epoch one job changes."""
+    """The measures for one pair (PEs, jobs), from the median epoch. In each epoch one job changes."""
 
     pes: int
     jobs: int
-    #: rounds of the first epoch, without a hint for the search
+    #: number of rounds of the first epoch, in which the search has no hint
     first_rounds: int
     rounds: int
     span_hops: int
@@ -76,7 +76,7 @@ class Row(msgspec.Struct, frozen=True):
     merging_s: float
     search_s: float
     local_s: float
-    #: time of `fair_volumes` in the local rule, with arguments that are vectors already
+    #: time of `fair_volumes` alone, without making its arguments from the image
     vectors_s: float
     distributed_latency_s: float
     local_latency_s: float
@@ -87,7 +87,7 @@ def measure(
     hop_s: float = HOP_S,
     seed: int = 0,
 ) -> list[Row]:
-    """Return one row per pair of sizes."""
+    """Return one row per pair (PEs, jobs)."""
     return [_row(pes, jobs, hop_s, random.Random(f"{seed} {pes} {jobs}")) for pes, jobs in sizes]
 
 
@@ -134,7 +134,7 @@ def _news(job: int, pes: int, jobs: int, choose: random.Random) -> JobEvent:
 
 
 def _local(tree: TreeOfDeputies, pes: int) -> tuple[float, Mapping[int, int]]:
-    """Return the CPU seconds of the local rule, and its volumes."""
+    """Return the CPU seconds that the local rule takes, and the volumes that it computes."""
     times = []
     for _ in range(3):
         began = time.process_time()
@@ -159,7 +159,7 @@ def _vectors_s(tree: TreeOfDeputies, pes: int) -> float:
 
 
 def _median(epochs: Sequence[Costs]) -> Costs:
-    """Return the epoch of median rounds; among epochs of equal rounds, the one of median merging."""
+    """Return the costs of the median epoch, ordered by number of rounds, then by time of merging."""
     return sorted(epochs, key=lambda costs: (costs.rounds, costs.merging_s))[len(epochs) // 2]
 
 
@@ -170,7 +170,7 @@ def crossover(rows: Iterable[Row], pes: int) -> int | None:
 
 
 def crossover_of_vectors(rows: Iterable[Row], pes: int) -> int | None:
-    """Return the `crossover` as if local images were vectors and cost nothing; None if it never is."""
+    """Return the `crossover` that would result if making the arguments of `fair_volumes` cost no time."""
     ratios = (
         (row.jobs, (row.local_latency_s - row.local_s + row.vectors_s) / row.distributed_latency_s)
         for row in rows
@@ -228,7 +228,7 @@ def crossovers(rows: Sequence[Row]) -> str:
             "at no measured number of jobs" if jobs is None else f"from about {jobs} jobs on"
             for jobs in (crossover(rows, pes), crossover_of_vectors(rows, pes))
         )
-        text.append(f"{pes} PEs: distributed is faster {where}; than on vectors {where_of_vectors}")
+        text.append(f"{pes} PEs: distributed is faster {where}; than local with vectors {where_of_vectors}")
     return "\n".join(text)
 
 
@@ -266,14 +266,14 @@ class Costs(msgspec.Struct):
     longest_bytes: int = 0
     #: time of all ranks together, without merging
     deputies_s: float = 0.0
-    #: time of decoding, merging and encoding from a leaf to the root, with an average rank on each level
+    #: time of decoding, merging and encoding on a path from a leaf to the root, each by an average rank
     merging_s: float = 0.0
     #: time in which the root chooses the questions
     search_s: float = 0.0
 
 
 class TreeOfDeputies:
-    """The tree of ranks of `distributed_balancing.py` without PEs: one `Deputy` per rank, level by level.
+    """The tree of ranks of `distributed_balancing.py`, but with only a `Deputy` per rank; played by levels.
 
     Every answer is encoded, sent up, decoded and merged as on the wire, and each step is counted and timed.
     Without PEs, one process can play a hundred thousand ranks. `pes`: number of PEs that the jobs share;

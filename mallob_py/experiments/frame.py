@@ -1,4 +1,4 @@
-"""The frame of studies: named runs, tables by names of rows and columns, and a figure of any table.
+"""What all studies share: named runs, tables with named rows and columns, and a figure for any table.
 
 A study is a grid of runs, played in parallel (`Output.play`). Each cell of its table is a mean with its
 interval, followed by the published number, marked (P).
@@ -62,7 +62,7 @@ def beside(text: str, published: float | str | None) -> str:
 
 
 def draw(table: Table, figure: Figure) -> None:
-    """Draw a line with intervals for each row of a table over its columns; crosses are published numbers."""
+    """Draw each row of a table as a line with intervals over the columns; crosses are published numbers."""
     axes = figure.subplots()
     for row in table.rows:
         points = {

@@ -1,9 +1,9 @@
 """Growth of one job from 1 to m workers (P 3.2, Fig. 3 right), on whole PEs in virtual time.
 
 With bulk requests, the root asks for all workers below it at once, and the PEs where requests meet idle PEs
-tell the workers their places in the tree. So growth takes two collectives and the depth of the tree. Layer by
-layer, each new worker asks for its two children as soon as it is there. So growth takes as many rounds of
-matching as the job tree has layers.
+tell the workers their places in the tree. So growth takes two collectives and the depth of the tree. Without
+bulk requests, the job tree grows layer by layer: each new worker asks for its two children as soon as it has
+its place. So growth takes as many rounds of matching as the job tree has layers.
 
 Time is measured from the moment when the job's client learns of the volume m, to the moment when the
 last worker has been accepted by its parent. All PEs but the root's are idle.
@@ -38,7 +38,7 @@ class GrowthRow(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     hops: float
     latency_us: float
-    #: all messages from the submission until the cluster is quiescent, also those of balancing and job tree
+    #: all messages from the submission until the cluster is quiescent, also for balancing and job tree
     messages_per_worker: float
     #: number of messages that the busiest PE has sent and received from the submission until the cluster is
     #: quiescent
@@ -90,7 +90,7 @@ class _Delays(InfinitelyFast):
 
 
 def grow(way: Way, size: int, costs: Costs, delay_s: float) -> tuple[float, list[int], Cluster]:
-    """Return the time of one growth, the number of messages of each PE (both ways), and the cluster."""
+    """Return the time of one growth, the number of messages that each PE sent or got, and the cluster."""
     handled = [0] * size
 
     def count(source: int, dest: int, _message: AnyWireMessage) -> bool:
@@ -142,7 +142,7 @@ _HEADER = ("m", "requests", "hops", "latency [us]", "messages/worker", "hottest 
 
 
 def run(folder: Path, sizes: Sequence[int] = SIZES, delay_s: float = Config().matching_delay_s) -> None:
-    """Measure and print a table."""
+    """Measure all ways of finding workers at all sizes, and print a table."""
     output = Output(folder, "growth")
     lines = tuple(
         (row.size, row.way, round(row.hops), row.latency_us, row.messages_per_worker, row.hottest_messages)

@@ -30,7 +30,7 @@ _T = (
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A mean, and half the length of its interval: infinite if there is a single value."""
+    """A mean, and half the length of its interval, which is infinite for a single value."""
 
     mean: float
     half: float
@@ -69,7 +69,7 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
     """Return the ratio of two sums over the same parts.
 
     The ratio's interval results from leaving out one part at a time (jackknife). Raises ValueError without
-    values, or if the denominator is 0 with all parts or with all but one.
+    values, or if the denominator is 0, with all parts or when one part is left out.
     """
     whole = Interval(_over(sum(above), sum(below)), math.inf)
     if len(above) == 1:
@@ -85,7 +85,9 @@ def _over(above: float, below: float) -> float:
 
 
 def winner(values: Mapping[str, Sequence[float]]) -> str | None:
-    """Return the candidate of smallest mean if its difference to each other one excludes 0; else None.
+    """Return the candidate of smallest mean if the interval of its difference to each other one excludes 0.
+
+    Otherwise return None.
 
     All candidates' values must be of the same seeds or parts, in the same order.
     """

@@ -5,8 +5,8 @@ balancing result. What to look for:
 - prefix sums: O(log m) hops for any number of requests; no PE with more than its share of messages
 - routing tree: fewer messages where partners are near, but all traffic between distant parts
   of the system goes through the root of the tree, one message after the other
-- random walk: quick while many PEs are idle, m hops on average for one PE among m; and the last
-  of many requests is always late
+- random walk: quick while many PEs are idle, but m hops on average if one PE among m is idle; and the
+  last of many requests is always late
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: numbers of PEs; the last size takes most of the time
 SIZES = (2**6, 2**8, 2**10, 2**12, 2**16)
-#: greatest number of trials: chance matters with few requests, and large systems take long
+#: greatest number of trials; fewer are made with many requests, where chance matters less, or with many PEs
 _TRIALS_MAX = 10
 _OF_FEW, _OF_MANY = 2**17, 2**15
 _FEW_ASKERS = 16
@@ -124,7 +124,7 @@ def usages(contender: Contender, case: Case, size: int, costs: Costs, delay_s: f
 
 
 def measure(contender: Contender, case: Case, size: int, delay_s: float) -> MatchingRow:
-    """Measure in hops, without delays, and in time, under `CALIBRATED` with the matcher's delay."""
+    """Measure one matcher: in hops without delays, and in time with `CALIBRATED` costs and `delay_s`."""
     in_hops = [usage.latencies_s for usage in usages(contender, case, size, HOPS, 0.0)]
     in_time = usages(contender, case, size, CALIBRATED, delay_s)
     requests = len(in_time[0].latencies_s)

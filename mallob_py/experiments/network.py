@@ -5,8 +5,8 @@ and at no cost, since this message is the same for all matchers.
 
 Costs: a message takes `network_s` from its sender to its receiver, and keeps both busy for `handling_s`. A PE
 handles one message at a time, so a PE in high demand is slow. Without handling time, the PEs work in rounds:
-each PE receives all messages of a moment before it sends. If, besides, the network time is 1, time counts
-hops.
+each PE receives all messages of a moment before it sends. If the network time is 1, too, a time is a number
+of hops.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class MatcherNetwork:
 
     @staticmethod
     def _fail(request: Request) -> None:
-        raise AssertionError(f"nothing is outdated here, but {request} is")
+        raise AssertionError(f"no request can be outdated here, but {request} is")
 
     def match(self, askers: Sequence[int], idle: Sequence[int]) -> Usage:
         """Let `askers` request a PE each (an asker named twice requests two) while `idle` turn idle."""

@@ -69,7 +69,7 @@ class Output:
         self._folder = folder
         self._name = name
         self._runs = folder / f"{name}-runs.jsonl"
-        # An unwritable file must be noticed now; its old content stays until a run has ended.
+        # An unwritable file must be noticed now; a writable file keeps its content until a run has ended.
         self._runs.open("ab").close()
         self._mode = "wb"
         self._before = dict(self._read()) if resume else {}
@@ -104,7 +104,7 @@ class Output:
         processes: int | None,
         name: Callable[[Run], str],
     ) -> dict[Run, Outcome]:
-        """Return the outcome of each run by `side_by_side`; repeated runs are played once."""
+        """Play the runs by `side_by_side`, repeated runs once; return the outcome of each run."""
         todo = list(dict.fromkeys(runs))
         return dict(zip(todo, side_by_side(play, todo, processes, name, self.keep), strict=True))
 
@@ -145,8 +145,8 @@ def _begin() -> None:
 
 
 def _interruptible(play: Callable[[Job], Played], job: Job) -> Played:
-    """Let Ctrl-C end this process while it plays a run, not while it sends a result: the pool would wait for
-    ever.
+    """Let Ctrl-C end this process while it plays a run, but not while it sends a result, for which the pool
+    would wait for ever.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -165,7 +165,7 @@ def _submit(pool: ProcessPoolExecutor, play: Callable[[Job], Played], job: Job) 
 
 
 def _end_all(pool: ProcessPoolExecutor) -> None:
-    """End all processes of the pool, also processes that were about to begin at Ctrl-C.
+    """End all processes of the pool, also processes that were about to begin when Ctrl-C came.
 
     Returns when the pool's own thread has ended, too. Otherwise the interpreter, at its end, could write to
     that thread's pipe after the pipe was closed.
@@ -197,10 +197,10 @@ def side_by_side(
     outcomes: dict[int, Played] = {}
     processes = processes or os.cpu_count() or 1
     began_s = time.monotonic()
-    # Ctrl-C reaches all processes; the others end silently, and this one reports.
+    # Ctrl-C reaches all processes; the pool's processes end silently, and this one reports.
     with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin) as pool:
         running: dict[Future[Played], int] = {}
-        # Not all runs at once: after an error, the pool would continue with runs submitted before.
+        # Runs are not submitted all at once: after an error, the pool would still play them.
         waiting = deque(enumerate(todo))
         try:
             while waiting or running:

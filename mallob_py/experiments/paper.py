@@ -28,7 +28,8 @@ PRIORITIES = {
     1.0: (176.6, 130.0),
 }
 
-#: P Table 2: reuse -> (WCR median, max, total; context switches median, mean; jobs processed; response in s)
+#: P Table 2: reuse -> (worker creation ratio WCR: median, max, total; context switches: median, mean; number
+#: of processed jobs; response time in s)
 REUSE = {
     "none": (1.43, 33.0, 2.14, 136, 138.2, 5923, 153.40),
     "basic": (1.40, 31.5, 2.07, 134, 135.3, 5921, 153.89),

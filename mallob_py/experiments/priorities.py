@@ -1,10 +1,10 @@
 """Impact of priorities (P 5.2, Fig. 4): volumes in proportion to priorities.
 
-Each of nine streams has its priority and always one job in the system, for at most 300 s per job. Each stream
-plays a permutation of the same 80 instances, again and again; the responses are those of each instance's
-first job. The volumes are the protocol's. The run time of a job cannot be simulated. It comes from a model
-fitted to two numbers of the paper (27 and 58 of 80 jobs solved with 1.0 and 176.6 workers): work with a
-logarithmic normal distribution, of which the instances are the quantiles, and a speed of volume ** 0.5.
+Each of nine streams has its own priority and always one job in the system, which runs for at most 300 s. Each
+stream plays a permutation of the same 80 instances, again and again; response times are those of each
+instance's first job. The protocol sets the volumes. The run time of a job cannot be simulated. It comes from
+a model fitted to two numbers of the paper (27 and 58 of 80 jobs solved with 1.0 and 176.6 workers): work with
+a logarithmic normal distribution, of which the instances are the quantiles, and a speed of volume ** 0.5.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PriorityRow(msgspec.Struct, frozen=True, kw_only=True):
     fair_volume: float
     mean_response_s: float | None
     jobs: int
-    #: for each ended job: the seconds of its workers, and its run time
+    #: for each ended job: the seconds for which its workers have run, and (wallclock_s) its own run time
     worker_s: list[float]
     wallclock_s: list[float]
     #: instance -> response time of its first job
@@ -115,7 +115,7 @@ def measure(setting: Setting) -> list[PriorityRow]:
 
 
 def _shares(priorities: list[float], pes: int) -> list[float]:
-    """Return max(1, alpha p) with a sum of `pes`, by bisection, for the figure."""
+    """Return max(1, alpha * p) for each priority p; alpha is found by bisection, so that the sum is `pes`."""
     low, high = 0.0, pes / min(priorities)
     for _ in range(200):
         alpha = (low + high) / 2
@@ -136,7 +136,7 @@ def run(setting: Setting, folder: Path, _processes: int | None) -> None:
         f"Priorities on {setting.pes} PEs, {setting.seconds:g} s",
         (
             *("priority", "mean volume", "assigned", "exact share", "paper's mean volume"),
-            *("response [s] (model)", "sooner than one priority lower [s]", "paper's response [s]", "jobs"),
+            *("response [s] (model)", "sooner than next lower priority [s]", "paper's response [s]", "jobs"),
         ),
         tuple(
             (
@@ -154,7 +154,7 @@ def run(setting: Setting, folder: Path, _processes: int | None) -> None:
         ),
     )
     remarks = (
-        "mean volume: seconds for which the jobs' workers have run over the jobs' run times.\n"
+        "mean volume: seconds for which the jobs' workers have run, divided by the jobs' run times.\n"
         "The response times follow from a model of the work, not from solving anything.\n"
         "a ± b is a mean with its 95 % interval over instances; differences are taken instance by instance."
     )

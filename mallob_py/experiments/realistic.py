@@ -44,8 +44,8 @@ class Variant(msgspec.Struct, frozen=True):
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of a run's consecutive parts: medians over equal numbers of latencies, busy shares over
-    equal times without the first part, and sums over equal numbers of ended jobs.
+    """The values of a run's consecutive parts: medians over equal numbers of latencies, shares of busy PEs
+    over equal times (without the first part), and sums over equal numbers of ended jobs.
     """
 
     root_ms: list[float]
@@ -118,7 +118,7 @@ def measure(variant: Variant) -> Measured:
 
 
 def parts_of(measures: Measures, busy: Sequence[float]) -> Parts:
-    """Return the measures of a run by its parts; `busy`: shares of busy PEs over time."""
+    """Return the values of a run's consecutive parts; `busy`: shares of busy PEs over time."""
 
     def medians_ms(kind: str) -> list[float]:
         return [median(part) for part in parts(measures.latencies_ms[kind])]
@@ -168,7 +168,7 @@ def run(setting: Setting, folder: Path, processes: int | None) -> None:
             _ahead_table(results),
         ],
         "root, worker: latency until a job's root and any further worker is placed, in ms.\n"
-        "busy: after the first minute. WCR: created workers of a job over its largest volume.\n"
+        "busy: PEs busy after the first minute. WCR: created workers of a job / its largest volume.\n"
         f"CS: context switches. a ± b: value and 95 % interval over {PARTS} consecutive parts of the run.",
     )
     output.figure("fig5-load", lambda figure: _draw_load(figure, results))
@@ -269,7 +269,7 @@ def _total(of_parts: Parts) -> str | None:
 
 
 def _ahead_table(results: dict[str, Measured]) -> Table:
-    """Return a table of the runs that have the smallest value of each measure, if the intervals show one."""
+    """Return a table that names, for each measure, the run of smallest value, if the intervals show one."""
 
     def ahead(names: Sequence[str], values: Callable[[Parts], list[float]]) -> Cell:
         by_name = {name: values(results[name].parts) for name in names}
@@ -296,7 +296,7 @@ def _ratios(of_parts: Parts) -> list[float]:
 
 
 def _by_load(results: dict[str, Measured]) -> list[Measured]:
-    """Return one run per rate of arrival, the fastest first."""
+    """Return one run per rate of arrival, the highest rate first."""
     usual = results[_PREFIX_SUM].interarrival_s
     others = [result for result in results.values() if result.interarrival_s != usual]
     return sorted([results[_PREFIX_SUM], *others], key=lambda result: result.interarrival_s or 0.0)

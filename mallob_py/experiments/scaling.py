@@ -2,11 +2,11 @@
 
 Source: the ElasticJobScheduler paper, figure 6, which measures rigid GLB programs on 1 to 16 nodes. Here a
 node is a worker. The ledgers are the real ones (`kit.bags.ledger`). The tree is like the trees of UTS
-(geometric, 4 children on average, of limited depth), sampled by its distribution: nodes of more than
-`CLUSTER_HEIGHT` levels exist one by one, and the subtree below each of them is only a number of nodes,
-sampled from the distribution of such subtrees. All samples are hashes, so that each worker finds the same
-tree; the experiment checks that each node was counted once. `mallob-py batch experiment bags` measures real
-programs on the existing cores.
+(geometric, 4 children on average, of limited depth), sampled by its distribution: nodes higher than
+`CLUSTER_HEIGHT` exist one by one, and each lower subtree is only a number of nodes, sampled from the
+distribution of such subtrees. All samples are drawn by hashes, so that each worker finds the same tree; the
+experiment checks that each node was counted once. `mallob-py batch experiment bags` measures real programs on
+the existing cores.
 
 A worker computes for `CHUNK_S` between two looks at its messages. A message costs time at the ranks of both
 workers, one after the other, and at the worker itself. So a worker that many others ask answers late. Workers
@@ -49,9 +49,9 @@ TAKING_S = 30e-6
 PIPE_S = 20e-6
 #: delay between two layers of the job tree
 LAYER_S = 0.003
-#: height of subtrees that are only numbers; UTS does not share smaller ones, either
+#: height of the subtrees that are only a number of nodes; UTS does not share smaller subtrees, either
 CLUSTER_HEIGHT = 7
-#: number of the root's children; a tree of depth 17 then has about as many nodes as UTS's with seed 19
+#: number of the root's children; a tree of depth 17 then has about as many nodes as the UTS tree with seed 19
 _ROOT_CHILDREN = 12
 _MEAN_CHILDREN = 4.0
 _QUANTILES = 1 << 12
@@ -72,7 +72,7 @@ _CHILDREN = _children_by_quantile()
 
 @cache
 def _sizes() -> list[int]:
-    """Return sizes of random trees of `CLUSTER_HEIGHT`."""
+    """Return the numbers of nodes of random trees of height `CLUSTER_HEIGHT`."""
     rng = np.random.default_rng(1)
     sizes = np.ones(_QUANTILES, dtype=np.int64)
     for _ in range(CLUSTER_HEIGHT):
@@ -83,7 +83,7 @@ def _sizes() -> list[int]:
 
 
 class SampledBag(Bag):
-    """Nodes (hash, height) of the tree, the smallest height on top."""
+    """A bag of nodes (hash, height) of the tree; nodes of small height are searched first."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
@@ -103,7 +103,7 @@ class SampledBag(Bag):
         return done
 
     def split(self) -> SampledBag | None:
-        """Split off half of the expected nodes, the largest subtrees first."""
+        """Split off about half of the expected nodes; the largest subtrees are shared out first."""
         if len(self.nodes) < 2:
             return None
         kept: list[Node] = []
@@ -301,6 +301,6 @@ def run(folder: Path) -> None:
     columns = {name: name for name in ("time [s]", "speedup", "loans")}
     output.tables(
         [grid("A tree of UTS's kind on 1 to 16 workers", "tree", rows, columns, cell)],
-        f"a ± b is a mean over {SEEDS} trees with its 95 % interval. Workers begin when their layer of the"
-        " job tree does: the start of processes is not in it.",
+        f"a ± b is a mean over {SEEDS} trees with its 95 % interval. A worker begins when its layer of the"
+        " job tree begins: the start of processes is not included.",
     )

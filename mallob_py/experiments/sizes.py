@@ -1,6 +1,6 @@
 """Latency depending on the number of PEs: ten seconds of the same arrivals (P 5.3) on 256 to 65,536 PEs.
 
-News, epochs and requests go up and down the tree of PEs, so medians should grow like log m.
+Changes of jobs, epochs and requests go up and down the tree of m PEs, so medians should grow like log m.
 """
 
 from __future__ import annotations

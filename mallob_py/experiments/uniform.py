@@ -1,7 +1,7 @@
 """Uniform jobs (P 5.1, Table 1): how near does the throughput come to that of a perfect rigid schedule?
 
 At any time n_par jobs of equal size are in the system; each has a CPU budget of 1920 / n_par
-core-minutes at 4 cores per PE. So with all 1536 PEs at work a job takes 18.75 s. theta is the number of
+core-minutes at 4 cores per PE. So if all 1536 PEs are busy, a job takes 18.75 s. theta is the number of
 processed jobs per second since the start, at the moment when it is largest; theta_opt is the theta of
 a schedule without any overhead. eta is the time for which the workers of finished jobs have run,
 divided by the jobs' budgets.
@@ -96,7 +96,7 @@ def cases(setting: Setting) -> list[Case]:
     """
     if setting.pes % min(paper.UNIFORM):
         raise SettingError(
-            f"pes: {setting.pes} is no multiple of {min(paper.UNIFORM)}, the fewest jobs at a time"
+            f"pes: {setting.pes} is no multiple of {min(paper.UNIFORM)}, the least number of jobs at a time"
         )
     protocol = msgspec.structs.replace(setting.protocol, threads=CORES_PER_PE)
     setting = msgspec.structs.replace(setting, protocol=protocol)

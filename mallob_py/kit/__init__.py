@@ -39,8 +39,8 @@ gets their combination (its module says how, and what holds while the tree chang
 If the application sets `revises`, a job may have revisions, each of which adds to the input of the previous
 one. `read` is then given the previous revision's payload (`JobInput.former`) and returns the payload of all
 revisions up to the present one. `run` is called anew for each revision, if possible on the same application
-object in the same process, so what it keeps on `self` may save work. `run` must also work without it: any
-worker may start afresh with any revision. Work on a former revision ends at its next `context.poll`.
+object in the same process, so what it keeps on `self` may save work. It must also work if nothing was kept:
+any worker may start afresh with any revision. Work on a former revision ends at its next `context.poll`.
 
 A result too large for `Result` goes to a file: `prepare_result_file` in `read`, `UnfinishedFile` in `run`,
 and in `result_files` the configuration key that names the file.

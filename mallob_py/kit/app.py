@@ -61,7 +61,7 @@ class JobInput:
 
 @dataclass(frozen=True)
 class Result:
-    """An answer.
+    """A job's answer.
 
     Attributes:
         code: chosen by the application (see `Declaration.result_strings`); 0 is UNKNOWN.
@@ -99,7 +99,7 @@ class TreeMessage:
 CHECKPOINT_BYTES_MAX = 1 << 28
 #: shortest time between two progress reports that leave a worker
 PROGRESS_PERIOD_S = 0.2
-#: greatest number of characters of a unit; further characters are cut off
+#: greatest number of characters of a progress report's unit; further characters are cut off
 PROGRESS_UNIT_MAX = 20
 
 
@@ -225,8 +225,8 @@ class WorkerContext(ABC):
         """Offer an answer that may be improved, or a bound that no answer can beat. Any worker may call it.
 
         The job's client keeps the `result` with the best `value`, and the best `bound`: a larger value is
-        better unless the application sets `minimizes`; a result without a value replaces another one without
-        a value. Commands and the web page show both. If the job reaches a limit or is interrupted, they are
+        better unless the application sets `minimizes`; of results without a value, the last one is kept.
+        Commands and the web page show both. If the job reaches a limit or is interrupted, they are
         its reply, marked `"complete": false`. An offer does not end the job. Call as often as you like: at
         most every OFFER_PERIOD_S the best offer is passed on, by this call or a later `poll`.
 
@@ -302,7 +302,7 @@ class Application(Declaration, ABC):
         """
 
     def check_laws(self, payload: Payload, configuration: Mapping[str, Any]) -> str:
-        """Test the laws that workers rely on, for `mallob-py run --check-laws`. Bags of tasks have laws.
+        """Test the laws that workers rely on, for `mallob-py run --check-laws`. Only bags have laws.
 
         Args:
             payload: the payload of the job.

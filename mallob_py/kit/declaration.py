@@ -35,7 +35,7 @@ DONE = 1
 
 
 class JobOption:
-    """A key of the application's configuration: an option of commands, and a field of the page's form."""
+    """A key of the application's configuration: an option of commands, and a field of the web page's form."""
 
     __slots__ = ("excludes", "flag", "help", "key", "metavar", "needs", "parse")
 

@@ -23,7 +23,7 @@ _PERIOD_S = 1.0
 
 
 class Gossip:
-    """The table of one worker. Must be used in the thread of `run` only."""
+    """One worker's table of statements. Must be used in the thread of `run` only."""
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context

@@ -54,7 +54,7 @@ _max_bytes: int | None = None
 
 @contextmanager
 def at_most(max_bytes: int | None, paths: Iterable[str]) -> Iterator[None]:
-    """Refuse files above `max_bytes`. Within the context, reading more bytes of a file is an error, too.
+    """Refuse files larger than `max_bytes`. In the context, reading more bytes of a file is an error, too.
 
     Raises:
         InputError: a file is too large.

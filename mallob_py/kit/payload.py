@@ -93,7 +93,7 @@ def decode_description(flat: bytes | bytearray | memoryview) -> DecodedDescripti
     return DecodedDescription(header.application, header.configuration, payload)
 
 
-#: decoder of headers, made before processes are forked, each of which would make its own
+#: decoder of headers; made before processes are forked, because else each of them would make its own
 _decode_header = msgspec.msgpack.Decoder(_Header).decode
 
 

@@ -1,6 +1,6 @@
 """A race between processes of one worker: the first answer wins, the others are killed.
 
-There is one process per core of the PE (P 5: one worker, several solver threads). They are processes and not
+There is one process per core of the PE (one worker, several solver threads). They are processes and not
 threads, because an attempt may hold the interpreter's lock for long, and a crash should cost one attempt
 only. The worker process does not compute: it waits for its children's pipes and for news of its job, and
 calls `turn` for all other duties. All processes share the payload.
@@ -100,7 +100,7 @@ def race(
 
 @dataclass(slots=True)
 class _Child(Generic[A]):
-    """The process of an attempt; `place` counts the worker's processes, `number` all attempts, from 0."""
+    """The process of an attempt: process `place` of the worker, attempt `number` in all, both from 0."""
 
     attempt: A
     pid: int
@@ -168,7 +168,7 @@ class _Race(Generic[A]):
         try:
             pid = os.fork()
         except OSError as error:  # no further process can be made: go on with the present ones
-            self._deaths.append(f"number {number}: fork: {error.strerror}")
+            self._deaths.append(f"attempt {number}: fork: {error.strerror}")
             attempt.close()
             os.close(ours)
             os.close(theirs)
@@ -193,12 +193,12 @@ class _Race(Generic[A]):
         return message
 
     def _replace(self, child: _Child[A]) -> None:
-        self._deaths.append(f"number {child.number}: {self._bury(child)}")
+        self._deaths.append(f"attempt {child.number}: {self._bury(child)}")
         if self._restarts[child.place].next_delay_s() is not None:
             self._start_next(child)
 
     def _follow(self, child: _Child[A]) -> None:
-        """Kill an attempt that is of no use any more, and start the next one instead."""
+        """Kill an attempt that is of no use any more, and start the next attempt instead."""
         self._context.note_memory()
         self._bury(child)
         self._start_next(child)

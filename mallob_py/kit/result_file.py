@@ -1,16 +1,16 @@
 """Result files: results too large for a message, from a worker to the file that the user named.
 
-The client makes a folder with an unguessable name beside that file. Workers write there. A worker that does
+The client makes a folder with an unguessable name beside that file. Workers write in it. A worker that does
 not find the folder does not share the client's file system, so the user would not find the result: the worker
 refuses to work. Only a complete file gets the file's name. Where the file system permits, unfinished files
 have no name and vanish with their process. The client removes the folder at the end of the job.
 
-`solve` writes files of its own user: `deliver` replaces the file atomically. `prepare_result_file` removes an
-older file, so that it is never taken for the new one.
+`solve` writes files that belong to its user: `deliver` replaces the file atomically. `prepare_result_file`
+removes an older file, so that it is never taken for the new one.
 
 Jobs of a service are confined to a `ResultsFolder`: any user may name files there, so no existing file is
 replaced or removed. A delivered file keeps a second name in the job's folder of unfinished files, whose name
-contains the job's: so the same job, run again after a crash, knows its own file and may replace it. Below the
+contains the job's: so the same job, run again after a crash, finds its own file and may replace it. Below the
 folder for results no symbolic link is followed, neither in preparing nor in writing.
 
 The message of a ResultFileError is one line.
@@ -87,7 +87,7 @@ def prepare_result_file(path: str) -> str:
         What `UnfinishedFile` needs in order to write the file.
 
     Raises:
-        ResultFileError: the file cannot be written; one line that names the file.
+        ResultFileError: the file cannot be written; the message is one line that names the file.
     """
     folder, root = _confinement, None
     if folder is not None:
@@ -153,7 +153,7 @@ def remove_old(name: str, folder: int, before_s: float) -> None:
 
 
 def discard(path: str) -> None:
-    """Remove unfinished files and the complete file; for jobs that are not confined. Raises OSError."""
+    """Remove a path's unfinished files and complete file; the job must not be confined. Raises OSError."""
     discard_unfinished(path)
     if _may_be_replaced(path):
         with suppress(FileNotFoundError):
@@ -189,7 +189,7 @@ def _remove_unfinished(path: str, parent: int, folder: ResultsFolder | None) -> 
 
 
 def _unfinished(path: str, parent: int, folder: ResultsFolder | None) -> list[str]:
-    """Return the folders of unfinished files for a path; for a confined job, its own folders only."""
+    """Return the folders of a path's unfinished files; if confined to a job (`folder`), that job's only."""
     prefix = _prefix(path, folder)
     with _opened(".", parent) as listed:
         return [name for name in os.listdir(listed) if name.startswith(prefix)]
@@ -278,7 +278,7 @@ class UnfinishedFile:
                 self._folder = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
                 self._parent = os.dup(parent)
             if os.fstat(self._folder).st_uid != os.geteuid():
-                raise PermissionError(errno.EPERM, "the folder for it belongs to another user")
+                raise PermissionError(errno.EPERM, "the folder of unfinished files belongs to another user")
             self.fd = self._open()
         except FileNotFoundError:
             raise ResultFileError(

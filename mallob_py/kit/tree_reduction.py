@@ -17,11 +17,11 @@ Theory of operation
 The root starts epoch e. Each worker that takes part draws a *call number* s for its calls of this epoch.
 Messages:
 
-    CALL(e, s)       down  asks children to take part: a child snapshots and calls its children, then gives
+    CALL(e, s)       down  asks children to take part: a child notes and calls its own children, then gives
     REMINDER(e, s)   down  sent to the children if some did not answer for a while
     GIVE(e, s)       up    the sender's bytes combined with the bytes of all children that it called
     ABSENT(e, s)     up    the sender will give nothing in this epoch
-    RESULT(e, s)     down  the combination of all bytes, sent along the same snapshots
+    RESULT(e, s)     down  the combination of all bytes, for the children that were called
 
     (none) --start, CALL--> COLLECTING --all children gave or are absent--> GIVEN --RESULT--> (none)
     COLLECTING, GIVEN --newer CALL or start--> COLLECTING      --own index changed--> (none)
@@ -97,7 +97,7 @@ class _Kind(IntEnum):
 
 @dataclass(slots=True)
 class _Part:
-    """The part of this worker in the present epoch."""
+    """This worker's part in the present epoch."""
 
     epoch: int
     #: number of this worker's call to its children
@@ -196,7 +196,7 @@ class TreeReduction:
         return Advance(finished, others)
 
     def park(self) -> NoReturn:
-        """Take part until the job ends; after `context.park`, other workers would wait for this one."""
+        """Take part until the job ends. `context.park` would let other workers wait for this one in vain."""
         while True:
             self.advance(self._context.poll(_PARK_POLL_S))
 
@@ -276,7 +276,7 @@ class TreeReduction:
             self._context.send_to_parent(self._header(_Kind.ABSENT, epoch, call, self._seen))
 
     def _child_gave(self, index: int, call: int, newest: int, data: bytes) -> None:
-        """Take in a child's contribution, even if the child joined between our snapshot and our call."""
+        """Take in a child's contribution, even if it joined after we noted our children, before our call."""
         part = self._part
         if part is None or part.call != call or part.given is not None or index in part.gifts:
             return

@@ -45,7 +45,7 @@ def define_malleable_handler(handler: MalleableHandler, processes: Processes) ->
     """
     global _program
     if _program is not None:
-        raise RuntimeError("a malleable handler was defined before; a program can do so once")
+        raise RuntimeError("a malleable handler is defined already; a program can define only one")
     if (addresses := _addresses()) is None:
         return False
     _program = _Program(handler, processes, *addresses)
@@ -91,7 +91,7 @@ def report_progress(done: float) -> None:
 
 
 def _tell_local_scheduler(notice: Callable[[str], wire.Notice]) -> None:
-    """Send a notice that only a scheduler on this host knows; `notice` gets the program's address."""
+    """Send a notice that only a scheduler on this host understands; `notice` gets the program's address."""
     scheduler, ours = _addresses() or ("", "")
     if isinstance(scheduler, str) and isinstance(ours, str) and scheduler:
         # A Unix socket accepts a line at once, or fails.

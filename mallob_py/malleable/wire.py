@@ -47,7 +47,7 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class Unready(msgspec.Struct, frozen=True):
-    """A notice: the program at this address accepts no more orders, for ever."""
+    """A notice: the program at this address will never accept orders again."""
 
     address: str
 

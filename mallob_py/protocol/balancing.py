@@ -3,14 +3,15 @@
 Events climb the tree of ranks. A PE that has sent nothing for a short delay forwards events at once;
 otherwise it gathers events until the delay is over. The tree's root numbers the events that have arrived (an
 *epoch*) and sends them down. Every PE applies the same epochs in the same order to its image and derives all
-volumes from the image, so per epoch all PEs agree without further messages.
+volumes from the image, so all PEs agree on the volumes of each epoch without further messages.
 
-A job's events have one author, the client that took in the job. A job's versions reach every PE in order,
-since all take the same way; on that way a newer version supersedes older ones. An event with demand 0 is the
-job's last one. It also goes to PEs that never heard of the job, since they may run a worker of the job.
+A job's events have one author, the client that took in the job. All versions of a job's event take the same
+way to a PE, so they arrive in order; on the way a newer version supersedes older ones. An event with demand 0
+is the job's last one. It also goes to PEs that got no earlier event of the job, since they may run a worker
+of the job.
 
 PEs that share memory (PEs of one rank or of a simulated cluster) need not each derive the same image: with
-`shared_rule` they share the image that the first one derived. An image never changes.
+`shared_rule` they share the image that the first of them derived. An image never changes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Image(msgspec.Struct, frozen=True):
     rotation: Rotation = OFF
 
 
-#: number of jobs up to which volumes are found faster in plain integers than by numpy
+#: number of jobs below which volumes are found faster in plain integers than by numpy
 _FEW = 64
 #: function that makes the next image from an image and the next epoch
 ImageRule = Callable[[Image, Epoch], Image]
@@ -54,10 +55,10 @@ def standing(priority: float, arrival_s: float, ageing_s: float) -> float:
 
 
 def local_rule(size: int, slices: Slices | None = None) -> ImageRule:
-    """Return the rule by which each of `size` PEs keeps its image and computes all volumes.
+    """Return the rule by which each of `size` PEs makes its next image, with all volumes.
 
-    `slices`: lengths of turns that jobs take (`rotation.py`) if there are more jobs than PEs; None: no turns,
-    the jobs of greatest standing have a worker.
+    `slices`: lengths of turns that jobs take (`rotation.py`) if there are more jobs than PEs; None: jobs take
+    no turns, and the jobs of greatest standing get one worker each.
     """
 
     def rule(image: Image, epoch: Epoch) -> Image:
@@ -106,10 +107,10 @@ def volumes_of(jobs: Mapping[int, JobEvent], size: int) -> dict[int, int]:
 
 
 def _one_each(events: Sequence[JobEvent], size: int) -> dict[int, int] | None:
-    """Return fair volumes that give jobs one PE each; None if equal jobs compete for the last PE.
+    """Return fair volumes, 1 for the jobs of greatest standing; None if jobs of equal standing compete.
 
-    There must be at least as many jobs as PEs. That is frequent in a burst of small jobs, where a few calls
-    of numpy would take longer than the rest of an epoch.
+    There must be at least as many jobs as PEs. This case is frequent in a burst of small jobs, when a few
+    calls of numpy would take longer than the rest of an epoch.
     """
     standings = sorted((event.standing for event in events), reverse=True)
     least = standings[size - 1]
@@ -135,7 +136,7 @@ class PendingNews:
 
     @property
     def due_s(self) -> float:
-        """Return the time when events may be sent; `math.inf`: there are no events."""
+        """Return the time from which the events may be sent; `math.inf`: there are no events."""
         return self._may_send_from if self._events else math.inf
 
     def is_due(self, now: float) -> bool:
@@ -224,7 +225,7 @@ class Balancer:
     def _apply(self, message: Epoch, now: float) -> None:
         """Pass an epoch on to the children and apply it."""
         if message.epoch != self.epoch + 1:
-            raise PeerViolation(f"epoch {message.epoch} after {self.epoch}")
+            raise PeerViolation(f"epoch {message.epoch} after epoch {self.epoch}")
         for child in self._children:
             self._out.send(child, message)
         self.epoch = message.epoch
@@ -266,7 +267,7 @@ class _Evaluation:
 
 
 def shared_rule(rule: ImageRule, count: int) -> ImageRule:
-    """Return a rule that `count` PEs share: the first to ask applies `rule`, the last drops the image."""
+    """Return a rule that `count` PEs share: the first PE to ask applies `rule`, the last drops the image."""
     if count == 1:
         return rule
     evaluations: dict[int, _Evaluation] = {}

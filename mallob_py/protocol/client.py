@@ -6,9 +6,9 @@ of `job_tree.py`. It adds up each job's budget from the volumes that all PEs agr
 first result, at a limit, at an interrupt or at a failure, whichever is first.
 
 A new job's root is requested in the epoch that gives the job a volume; if there are plainly more PEs than
-needed, it is requested at once, and the job's first event waits a moment. If the job outlives its first
-milliseconds, the event says so and asks for more workers. If the job ends before, no event is sent, since no
-other PE has heard of the job (`turnover.py`).
+needed, it is requested at once, and the job's first event waits for a few milliseconds. If the job still
+lives then, the event is sent, and asks for more workers if the root runs. If the job ends before, no event is
+sent, since no other PE has heard of the job (`turnover.py`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LastCheckpoint:
         self._root: tuple[int, int] | None = None
 
     def begin(self, pe: int, stay: int) -> bytes | None:
-        """Note that a root begins, or goes on; return the checkpoint with which it does so."""
+        """Note that a root begins, or goes on; return the checkpoint for this root."""
         self._root = (pe, stay)
         return self.data
 
@@ -69,7 +69,7 @@ class LastCheckpoint:
 
 
 class _RootPort:
-    """The matcher for the root's seat: asks a preferred PE, else takes this PE, else asks for any idle PE.
+    """The matcher for the root's seat: asks a preferred PE, else takes this PE if free, else any idle PE.
 
     The preferred PE is asked like a PE that was matched, and only once: if the request comes back, that PE
     was not free.
@@ -143,19 +143,19 @@ class ClientJob:
         self.is_first = parameters.spent is None
         self.max_volume = before.max_volume
         self.pe_s = before.pe_s
-        #: part of the time since the job's first start in which the job's root had a PE
+        #: time, since the job's first start, during which the job's root had a PE
         self.turns_s = before.turns_s
         self.cpu_s = before.cpu_s
         self.peak_memory_bytes = before.peak_memory_bytes
         #: the job's checkpoint, once it has reported progress
         self.checkpoint: LastCheckpoint | None = None
-        #: whether the job's root runs, and leaves in order
+        #: whether a root has started that leaves in order (saving the job's work), and has not left yet
         self.is_saved_by_root = False
         self.progression: Progression | None = None
         #: best interim result that the job's workers have offered
         self.interim: Interim | None = None
         self.root: int | None = None
-        #: PE of the root as told to other PEs
+        #: PE of the root as last published; `NEW_JOB` or `JOB_AGAIN`: none yet
         self.told_root = messages.NEW_JOB if parameters.spent is None else messages.JOB_AGAIN
         #: PEs that failed to start the root since it last ran
         self.lost_at: list[int] = []
@@ -197,7 +197,7 @@ class ClientJob:
 
     @property
     def is_published(self) -> bool:
-        """Whether other PEs have been told of the job."""
+        """Whether an event of the job has been sent to other PEs."""
         return self.version > 0
 
     def used(self, cpu_s: float, peak_memory_bytes: int) -> None:
@@ -262,7 +262,10 @@ class ClientJob:
         return min((limit_s for limit_s, _ in self._limits(threads)), default=math.inf)
 
     def _limits(self, threads: int) -> Iterator[tuple[float, effects.Outcome]]:
-        """Yield when each limit will be reached at the present volume, counted from the last `count`."""
+        """Yield (time, outcome) for each limit.
+
+        The time is when the limit will be reached at the present volume, counted from the last `count`.
+        """
         if self.started_s is None:
             return
         if self.parameters.wallclock_limit_s:
@@ -416,8 +419,8 @@ class ClientJobs:
         """Give a job up as soon as it rests, if it is live here: `JobGivenUp` or `JobEnded` follows.
 
         A root that leaves in order saves its work first. Then the client tells other PEs that the job has
-        ended. `JobGivenUp` waits for the epoch with this news, so that news of the job's next submission
-        reach every PE later.
+        ended. `JobGivenUp` waits for the epoch with this news, so that every PE hears of the job's next
+        submission after it.
         """
         self._now = now
         record = self.jobs.get(job)
@@ -436,7 +439,7 @@ class ClientJobs:
             self._retract(record)
 
     def _retract(self, record: ClientJob) -> None:
-        """Tell other PEs, only once, that the job is over: a later message would end its next submission."""
+        """Tell other PEs, only once, that the job is over: a second message would end its next submission."""
         if record.state is JobState.RETRACTED:
             return
         record.happens(Happening.RETRACTED)
@@ -514,8 +517,8 @@ class ClientJobs:
             if volume is None or record.is_withdrawn:
                 continue
             if record.is_given_up and not self._balancer.rotation.is_on:
-                # There are PEs for all jobs again, so the job need not be given up; when it rests next, it
-                # may be.
+                # There are PEs for all jobs again, so the job need not be given up. It may be given up when
+                # it rests next.
                 record.happens(Happening.KEPT)
             if not self._turnover.forget(job) and volume == record.volume:
                 self._tell_of_root(record)
@@ -561,7 +564,7 @@ class ClientJobs:
         record.seats.fit(volume, self._balancer.epoch, now)
 
     def _in_question(self) -> list[int]:
-        """Return the jobs that an epoch may concern: all but jobs that had no volume and still have none."""
+        """Return the jobs that an epoch may concern: all except jobs that had no volume and have none now."""
         with_volume = self._balancer.with_volume()
         if with_volume is None or len(self.jobs) <= len(with_volume):
             return list(self.jobs)
@@ -615,7 +618,7 @@ class ClientJobs:
             record.lost_at.append(source)
             if len(record.lost_at) > self._config.losses_max:
                 reason = (
-                    f"no PE could start the job, {len(record.lost_at)} have tried; the last: {message.lost}"
+                    f"no PE could start the job in {len(record.lost_at)} attempts; last error: {message.lost}"
                 )
                 self._end(record, effects.Outcome.FAILED, reason=reason)
                 return
@@ -634,7 +637,7 @@ class ClientJobs:
     # --- news of a job from its workers -------------------------------------------------------
 
     def _blame(self, record: ClientJob, source: int) -> None:
-        """Have PEs that could not start the job's root blame their hosts: the root runs on another PE now."""
+        """Tell PEs that could not start the job's root that their hosts are at fault: `source` runs it."""
         for rank in set(record.lost_at) - {source}:
             self._out.send(rank, messages.Blamed(record.job))
         record.lost_at.clear()
@@ -735,7 +738,7 @@ class ClientJobs:
         self.deadline_s = self._next_due()
 
     def _announce(self, record: ClientJob, now: float) -> None:
-        """Publish the job; if its root has run, ask for more workers as well. Both may have to wait."""
+        """Publish the job, or postpone that; if the job's root has run, ask for more workers as well."""
         until_s = self._turnover.waits_until(record.job, record.sought_s)
         record.announce_at_s = until_s if now < until_s else math.inf
         if now < until_s:

@@ -18,17 +18,17 @@ _RESIDENTS, _RESIDENTS_OF_ALL = 16, 96
 
 
 def window_of(pes: int) -> int:
-    """Return how many jobs of a client may be at work: on PEs, waiting for a PE, or being read."""
+    """Return how many jobs a client may have at work: on PEs, waiting for a PE, or being read."""
     return 2 * pes + 16
 
 
 def again_of(pes: int) -> int:
-    """Return how many jobs of a client may be at work again after they were given up."""
+    """Return how many jobs a client may have at work again that were given up before."""
     return pes + 8
 
 
 def express_of(pes: int) -> int:
-    """Return how many jobs of a client may be at work besides jobs that keep their process between turns."""
+    """Return how many jobs a client may have at work besides jobs that keep their process between turns."""
     return window_of(pes) + again_of(pes)
 
 
@@ -87,7 +87,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     turn_patience_s: _Seconds = 0.25
     #: longest time for which a PE stays free for its worker of the last generation
     succession_hold_s: _Seconds = 0.25
-    #: time for which a PE keeps a job's remains from the last generation without hearing of the job
+    #: time for which a PE keeps what it has of a job of the last generation, while no message names the job
     succession_patience_s: _Seconds = 60.0
     #: number of suspended workers kept per PE (C in P 3.3)
     job_cache: _Count = 4
@@ -100,17 +100,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     leavers_max: Annotated[int, msgspec.Meta(ge=1)] = 4
     #: number of past workers of the same index that are asked before a normal request
     queries_max: _Count = 4
-    #: number of visits to busy PEs after which a request's parent is told
+    #: number of visits to busy PEs after which a request goes back to its parent as failed
     hops_max: Annotated[int, msgspec.Meta(ge=1)] = 64
     #: greatest number of restarts of a worker whose process died; for a root, since its last new progress
     restarts_max: _Count = 2
     #: greatest number of workers lost in one seat because they got no process. One more loss: if the seat is
     #: the root's, the job fails; else the seat stays without a process, if the job may be at fault
     losses_max: _Count = 3
-    #: first and longest rest of a host that could give no job a process
+    #: time for which a host that could give no job a process rests: at first, and at most
     rest_s: _Seconds = 0.25
     rest_max_s: _Seconds = 60.0
-    #: rest of a host that may not be at fault, long enough for a request to find another host
+    #: time for which a host rests that may not be at fault; long enough for a request to find another host
     doubt_rest_s: _Seconds = 0.05
     #: run time of a root after which its job asks for more workers: trivial jobs must disturb no other PE
     growth_delay_s: _Seconds = 0.0003
@@ -122,7 +122,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     #: growth delay while new jobs of the same client wait for a PE; also the longest time that such jobs wait
     #: for a brief job to end; 0: no wait
     turnover_max_s: _Seconds = 0.02
-    #: time for which the PE of a job unknown to other PEs stays free for the client's next job
+    #: time for which a PE stays free for a client's next job, after a job of which no other PE has heard
     turnaround_s: _Seconds = 0.003
     #: number of cores of a worker, for CPU budgets
     threads: Annotated[int, msgspec.Meta(ge=1)] = 1
@@ -143,7 +143,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def roots_kept(self, pes: int) -> int:
         """Return how many roots may be suspended per PE: enough for all jobs that a client begins.
 
-        A client begins its residents, and up to `express_of` other jobs, new or begun again.
+        These are jobs that keep their process between turns, and up to `express_of` other jobs, new or begun
+        again.
         """
         return self.residents_per_pe(pes) + math.ceil(express_of(pes) / pes)
 

@@ -75,7 +75,7 @@ class DistributedBalancer:
 
     @property
     def epoch_volumes(self) -> volume_search.EpochVolumes:
-        """The numbers of the present epoch, which all PEs know."""
+        """The few numbers, known to all PEs, from which the volumes of the present epoch follow."""
         return self._volumes.epoch_volumes
 
     # --- news on their way up ---------------------------------------------------------------
@@ -142,7 +142,7 @@ class DistributedBalancer:
 
     def _receive_question(self, message: messages.VolumeQuestion, now: float) -> None:
         if message.epoch != self.epoch + 1:
-            raise PeerViolation(f"question for epoch {message.epoch} in {self.epoch}")
+            raise PeerViolation(f"a question for epoch {message.epoch} in epoch {self.epoch}")
         if self._answer is not None:
             raise PeerViolation("a question before the last one is answered")
         for child in self._children:
@@ -154,7 +154,7 @@ class DistributedBalancer:
 
     def _receive_answer(self, message: messages.VolumeAnswer, now: float) -> None:
         if self._answer is None or not self._answers_missing:
-            raise PeerViolation("an answer to no question")
+            raise PeerViolation("an answer without a question")
         self._answer = volume_search.merged(self._answer, message.answer)
         self._answers_missing -= 1
         self._report(now)
@@ -173,7 +173,7 @@ class DistributedBalancer:
             self._go_on((), now)
 
     def _note(self, events: tuple[messages.JobEvent, ...]) -> None:
-        """Give news of the coming epoch to this PE's `Deputy` at once; the image changes with the epoch."""
+        """Note news of the coming epoch: the `Deputy` gets it at once, the image when the epoch begins."""
         for event in events:
             known = self.jobs.get(event.job)
             self._news.append(event)
@@ -187,7 +187,7 @@ class DistributedBalancer:
     def _receive_settled(self, message: messages.VolumesSettled, now: float) -> None:
         """Begin the epoch whose volumes have been found."""
         if message.epoch != self.epoch + 1:
-            raise PeerViolation(f"epoch {message.epoch} after {self.epoch}")
+            raise PeerViolation(f"epoch {message.epoch} after epoch {self.epoch}")
         for child in self._children:
             self._out.send(child, message)
         self._note(message.events)

@@ -97,7 +97,7 @@ class GiveWorker(Effect, frozen=True):
 
 
 class SuspendWorker(Effect, frozen=True):
-    """Stop the worker's process where it is."""
+    """Stop the worker's process without ending it; `ResumeWorker` continues it."""
 
     worker: int
 
@@ -196,7 +196,7 @@ class JobRests(Effect, frozen=True):
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """The use of PEs, so far, of a job that was given up and begins anew later, on the client's clock."""
+    """What a job has used that was given up and begins anew later. Times are on the client's clock."""
 
     started_s: float | None
     pe_s: float

@@ -19,18 +19,18 @@ Rules, and their effects
 - No rank goes back: it promises and begins only generations greater than all that it has promised and begun.
   A rank asked for a lesser one answers `Outdated`, and the coordinator proposes a greater one.
 - An accusation is final. A rank that one rank takes as lost is lost for all ranks that hear of it, by
-  `Suspect` or by its absence from a proposal. They send the lost rank only one more message, in case it lives
-  (`Fenced`): then it *ends*, since other ranks have its work. So no rank is taken back, and sets of lost
-  ranks only grow. The price: two ranks that accuse each other at one moment may both have to end.
-- If the coordinator is lost, the next member becomes it without a vote. A loss during a change leads to a
-  new proposal.
+  `Suspect` or by its absence from a proposal. They send the lost rank only one more message, `Fenced`. If it
+  still lives, it *ends* on this message, since other ranks have its work. So no rank is taken back, and sets
+  of lost ranks only grow. The price: two ranks that accuse each other at one moment may both have to end.
+- If the coordinator is lost, the next member becomes coordinator without a vote. A loss during a change leads
+  to a new proposal.
 - If a rank has promised and hears nothing for `patience_s` (twice that time, unless it is the coordinator),
   it takes the rank that it waits for as lost.
 
 No majority is needed: a system of two ranks must survive the loss of one. So if the network splits into parts
 that do not hear each other, which MPI sees as losses, each part goes on without the other. Jobs are not
-answered twice, since only one rank can hold a client's journal. When the parts hear each other again, the one
-of the lesser generation ends.
+answered twice, since only one rank can hold a client's journal. When the parts hear each other again, the
+part of the lesser generation ends.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class EndReason(Enum):
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """Send a message. A lost rank gets only `Fenced` as an answer; the caller need not send that."""
+    """Send a message to a rank. To a lost rank the only message is `Fenced`, which may be left out."""
 
     address: int
     message: AnyGenerationMessage
@@ -135,8 +135,8 @@ AnyStep: TypeAlias = Tell | Halt | Begin | End
 class Membership:
     """One rank's knowledge of generations. `generation` is None until a newcomer has begun its first one.
 
-    Stimuli come by `handle`, effects are taken by `take_effects`; a `TimePassed` is due at `deadline_s`.
-    `patience_s` must be equal on all ranks: a less patient one would take a waiting coordinator as lost.
+    Pass stimuli to `handle`, a `TimePassed` at `deadline_s`; take the effects by `take_effects`. `patience_s`
+    must be equal on all ranks: a less patient one would take a waiting coordinator as lost.
     """
 
     def __init__(self, address: int, generation: Generation | None, patience_s: float) -> None:
@@ -167,7 +167,7 @@ class Membership:
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """Return the ranks that must leave by the change of ranks for which this rank has halted or ended."""
+        """Return the ranks that leave by order with the change for which this rank has halted or ended."""
         return self._leavers
 
     def take_effects(self) -> list[AnyStep]:
@@ -243,7 +243,7 @@ class Membership:
             self._propose(now)
 
     def _order(self, joins: dict[int, int], leaves: set[int], now: float) -> None:
-        """Note ranks that must join or leave; the note stays until some coordinator has carried it out."""
+        """Note ranks that must join or leave, until a coordinator has carried out this order."""
         known = self.generation.members if self.generation is not None else ()
         self._joins |= {
             address: capacity
@@ -329,7 +329,7 @@ class Membership:
         self._tell(source, Fenced(self._seen))
 
     def _meet_stray(self, source: int, g: int) -> None:
-        """Handle a rank outside of this membership that believes itself in the same system."""
+        """Handle a message of a rank that is no member here, but believes to be in the same system."""
         if source in self._known() and source not in self.lost:
             return
         if self.generation is not None and g > self._latest:

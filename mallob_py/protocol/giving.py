@@ -2,10 +2,10 @@
 
 With more jobs than PEs, a job's next turn may be at another PE than the last one (`rotation.py`). If its
 root's process rests on the same host, the job need not begin anew: instead of starting a process, the new
-root asks for the resting one (`ProcessWanted`). Then the new root gets the process, outside of messages, or
-hears that there is none (`ProcessDenied`). The job's client knows best where the job rests, and names the PE
-in the request for the root. A giver keeps nothing, as if the job had always been at the other PE. So volumes,
-charges and rights to end the job do not change, and nothing must be called back.
+root asks for the resting one (`ProcessWanted`). Then the new root gets the process, which no message carries,
+or hears that there is none (`ProcessDenied`). The job's client knows best where the job rests, and names the
+PE in the request for the root. A giver keeps nothing, as if the job had always been at the other PE. So
+volumes, charges and rights to end the job do not change, and nothing must be undone.
 
 - Only a resting process is given: a PE answers a question when it has reached the question's epoch. A process
   that does not run yet counts as none. A given process that has not arrived is passed on to the PE that wants
@@ -44,7 +44,7 @@ class Giving:
         self.is_near: Callable[[int], bool] = lambda pe: False
 
     def giver(self, request: Request) -> tuple[int, int] | None:
-        """Return the PE of the job's last root, if it can give the root's process, and the present epoch."""
+        """Return (PE of the job's last root, present epoch); None if that is no other PE of this host."""
         last = request.rests_at
         is_to_give = last not in (-1, self._out.rank) and self.is_near(last)
         return (last, self._balancer.epoch) if is_to_give else None

@@ -1,12 +1,12 @@
 """Giving back: what a PE gives up when its host is short of memory, its rank leaves, or the system ends.
 
-**Short of memory** (measured by the caller). First suspended workers are dropped, least recently used first,
-as if the cache were full: queries for them are denied (race 7). Then the running worker, unless it is a root,
-is *paused*: its process ends. It keeps its seat, like a worker whose process has died too often, and its job
-goes on with the other workers. If the worker left the seat, its parent would send a request at once, and this
-host, now idle, would probably take the request and use up memory again. When there is memory, a paused worker
-gets a new process, which begins anew; when the job's volume drops to its index or below, it leaves like any
-other worker.
+**Short of memory** (which the PE's caller measures). First suspended workers are dropped, least recently used
+first, as if the cache were full: queries for them are denied (race 7). Then the running worker, unless it is
+a root, is *paused*: its process ends. It keeps its seat, like a worker whose process has died too often, and
+its job goes on with the other workers. If the worker left the seat, its parent would send a request at once,
+and this host, now idle, would probably take the request and use up memory again. When there is memory, a
+paused worker gets a new process, which begins anew; when the job's volume drops to its index or below, it
+leaves like any other worker.
 
 **Draining.** A rank that will leave starts nothing new: its PEs offer no token, deny queries, and pass
 requests on. Workers that leave in order hand over their work at once, and keep their seats without a process,
@@ -51,11 +51,11 @@ class GivingBack:
         self.is_draining = False
         #: whether the system ends: a worker that has handed over its work gets no further process
         self._is_ending = False
-        #: whether all other ranks are gone, so that this rank cannot leave
+        #: whether this rank is the only one left, and so cannot leave
         self._is_last = False
 
     def take_over(self, former: GivingBack, is_last: bool) -> None:
-        """Go on with a PE of the last generation; `is_last`: its rank is now the only one."""
+        """Take over the state of a PE of the last generation; `is_last`: its rank is now the only one."""
         self._is_last = is_last
         self.is_draining = former.is_draining and not is_last
 

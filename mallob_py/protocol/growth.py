@@ -113,7 +113,7 @@ class Growth:
     # --- orders
 
     def turn(self, members: Iterable[int], now: float) -> Ordered | None:
-        """Return the order that the newcomers join, if it must be given now, for the first time or again."""
+        """Return the order that lets newcomers join, if it must be given now (maybe again); else None."""
         if now >= self._until_s:
             self._give_up(f"has not come up within {PATIENCE_S:g} s")
         left = self._newcomers - self.problems.keys()
@@ -174,7 +174,7 @@ class Host:
             self.growth.listening(self._book.peer(rank, message.place))
 
     def meet(self, rank: int, message: Joining) -> None:
-        """Take in a newcomer that identifies itself."""
+        """Receive a newcomer, which identifies itself by this message."""
         self._expect(rank, message.host, message.process)
         if self.growth is not None and self.growth.is_newcomer(rank):
             self.growth.joining(rank, message)
@@ -192,7 +192,7 @@ class Host:
             self.growth.member_lost(rank)
 
     def turn(self, members: Collection[int], now: float) -> Ordered | None:
-        """Return an order that must be given now; end the growth when each newcomer has joined or failed."""
+        """Return an order to be given now, if any; end the growth when each newcomer has joined or failed."""
         assert self.growth is not None
         order = self.growth.turn(members, now)
         if order is None and self.growth.is_over(members):

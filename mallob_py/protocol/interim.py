@@ -31,7 +31,7 @@ class Interim(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: bytes | None = None
 
     def joined(self, other: Interim) -> Interim:
-        """Return the best of both offers; `other` is later. Returns `self` if `other` has nothing better."""
+        """Return the better answer and bound of two offers; `self` if `other`, the later one, has neither."""
         has_answer = self.is_beaten_by(other)
         has_bound = other.bound is not None
         if other.bound is not None and self.bound is not None:

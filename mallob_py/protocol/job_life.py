@@ -4,7 +4,7 @@
 with both names. The service keeps the state of each of its jobs; while a job is at its PE, the client there
 keeps a finer state of the job. Status, page, `explain` and metrics read these states.
 
-        at the service   HELD       its start time has not come, jobs before it live, or it is a suspect
+        at the service   HELD       its start time has not come, jobs before it live, or it is a crash suspect
                      QUEUED     it waits in line for its first turn
                      READING    it is at work, and a helper process reads its input
                      PLACELESS  it has been read, cannot begin anew, and waits for a place of its own
@@ -64,10 +64,10 @@ class JobState(Enum):
 class Happening(Enum):
     """The happenings in a job's life that change its state."""
 
-    #: nothing holds the job any more: its start time has come, the jobs before it are answered, and a suspect
-    #: has its trial
+    #: nothing holds the job any more: its start time has come, the jobs before it are answered, and a job
+    #: that may have crashed the service may begin alone
     FREED = "is free to begin"
-    #: the line names the job, and its input must be read
+    #: the job is next in line, and its input must be read
     READ = "is to be read"
     #: the job was read, and there is no place for another job that keeps its process between turns
     HAS_NO_PLACE = "has no place"

@@ -11,21 +11,21 @@ The client of a job owns a seat for the root (index 0) and follows the same rule
 
 **Who leaves, and who knows.** A worker with index i leaves its seat in the epoch in which its job's volume
 becomes <= i, and its parent empties the seat in that same epoch; no message is needed. Messages are needed
-only if child and parent were joined in different epochs: the child offers itself in its epoch c, the parent
-accepts in its epoch p.
+only if child and parent were joined in different epochs: the child offers itself in the child's epoch c, the
+parent accepts it in the parent's epoch p.
 - If an epoch e in (c, p] removes the child, the parent has seen e before it accepted. So the child tells the
   parent (`ChildLeft`) when the child gets to e.
 - If an epoch e in (p, c] has no room for the child, the child was not there yet. So the parent keeps the
   child when the parent gets to e; if e makes the parent itself leave, the parent tells the child.
 
-A worker that gets no process is *lost*. It waits until its parent has accepted it, since before it has no
-seat to leave; then it tells the parent (`ChildLeft`).
+A worker that gets no process is *lost*. It waits until its parent has accepted it, since before that it has
+no seat to leave; then it tells the parent (`ChildLeft`).
 
 **Reuse** (P 3.3): which PEs may still have a suspended worker of this job? With full reuse, each worker that
 leaves the tree reports itself, and the past workers of its subtree, straight to its nearest ancestor that
-stays; a worker that joins gets its parent's memory of its subtree. So every present leaf knows the past
-workers below its index, however the tree shrinks and grows. This memory is only advice: a worker without a
-matching memory starts anew, and no memory can do harm.
+stays; a worker that joins gets from its parent the memory of its own subtree. So every present leaf knows
+the past workers below its index, however the tree shrinks and grows. This memory is only advice: without it a
+worker starts anew, and a wrong memory does no harm.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from mallob_py.protocol.effects import Outbox
 from mallob_py.trees import level_below, parent_of
 
 _PER_INDEX_MAX = 4
-#: longest inline description in requests; longer ones are sent to accepted workers only
+#: greatest size in bytes of a description in a request; larger ones are sent to accepted workers only
 _INLINE_IN_REQUEST_MAX = 512
 
 
@@ -63,7 +63,7 @@ def in_subtree(index: int, subtree: int) -> bool:
 
 
 class PastWorkers:
-    """Past workers by index, most recent last; each rank is remembered once."""
+    """Past workers by index, the most recent last; each PE (`rank`) is remembered for one worker only."""
 
     def __init__(self) -> None:
         self._by_index: dict[int, list[messages.PastWorker]] = {}
@@ -194,7 +194,7 @@ class Seats:
         self._preferred: int | None = None
         #: whether workers leave in order, so that no past worker except a resting root can be resumed
         self.leaves = False
-        #: indices of children lost with the last generation, whose own children look for a parent
+        #: indices of children lost with the last generation, whose own children now need a parent
         self.gone: frozenset[int] = frozenset()
         self.description: messages.Description | None = None
 
@@ -231,7 +231,7 @@ class Seats:
     # --- growth and shrinkage -----------------------------------------------------------
 
     def root_runs(self, rank: int) -> None:
-        """Note that the root on this PE has its process."""
+        """Note that the process of the root on PE `rank` runs."""
         seat = self._seats[0]
         if seat.state is SeatState.TAKEN and seat.rank == rank:
             seat.has_run = True
@@ -248,8 +248,8 @@ class Seats:
     def fit(self, volume: int, epoch: int, now: float) -> None:
         """Follow the job's volume as of `epoch`: empty the seats beyond the volume, fill the others.
 
-        Must be called only when the volume has changed. (A child may have come after an epoch that had no
-        room for the child. But the volume had room when the child came, so it has changed once more.)
+        Must be called only when the volume has changed. (This suffices: if an epoch had no room for a child
+        that offered itself later, the volume has changed between that epoch and the offer.)
         """
         for seat in self._seats.values():
             wanted = seat.index < volume
@@ -290,7 +290,7 @@ class Seats:
         self._out.send(past.rank, messages.Query(self._request(seat, 1, epoch)))
 
     def _ask(self, seat: Seat, volume: int, epoch: int) -> None:
-        """Ask for the whole subtree at once if so configured, unless past workers below could be reused."""
+        """Ask for the whole subtree at once if so configured, unless past workers in it could be reused."""
         seat.state = SeatState.ASKED
         is_known_below = seat.index in self.gone or self.past.knows_below(seat.index)
         alone = not self._config.asks_in_bulk or is_known_below
@@ -326,7 +326,7 @@ class Seats:
         return description
 
     def remember(self, message: messages.Remember, volume: int, epoch: int) -> None:
-        """Take in past workers of the last generation; the child in a taken seat gets those below itself."""
+        """Take in past workers of the last generation; pass past workers below a taken seat to its child."""
         past = message.past
         for seat in self.taken():
             if below := tuple(each for each in past if in_subtree(each.index, seat.index)):
@@ -403,7 +403,7 @@ class Seats:
     def receive_failed(self, index: int, volume: int, epoch: int, now: float) -> None:
         seat = self._seats[index]
         if seat.state is SeatState.ASKED and not self._matcher.is_asking(self._job, index):
-            self._matcher.withdraw(self._job, index)  # a query for a past worker may follow the request
+            self._matcher.withdraw(self._job, index)  # the next step may be a query for a past worker
             seat.clear()
             self.fit(volume, epoch, now)
 

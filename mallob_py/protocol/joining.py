@@ -70,7 +70,7 @@ AnyNewcomerEffect: TypeAlias = Connect | Tell | Keep | Refused
 class Newcomer:
     """The newcomer `rank`, described by `me`; once `generation` is set, it is a member.
 
-    The caller must pass the time at `deadline_s`, and execute all effects in order.
+    The caller must hand in a `TimeCame` at `deadline_s`, and execute all effects in order.
     """
 
     def __init__(self, rank: int, me: Joining, host: Peer, patience_s: float, now: float) -> None:

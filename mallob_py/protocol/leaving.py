@@ -85,7 +85,7 @@ class Leaving:
         return next((one for one in self if one.stay == stay), None)
 
     def left(self, number: int) -> None:
-        """Forget a process that is gone."""
+        """Forget a process that has ended."""
         leaver = self._remove(number)
         self._out.act(Log("left", {"job": leaver.job, "index": leaver.index}))
 

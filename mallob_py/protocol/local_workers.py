@@ -68,11 +68,11 @@ class Parenting:
             self._out.send(source, offer.rejection())
 
     def _may_yet_adopt(self) -> bool:
-        """Tell whether an `Adopt` may be under way that makes this PE the parent of an answer's sender."""
+        """Tell whether an `Adopt` may be under way that makes this PE the parent of an early child."""
         return self._staff.active is None and self._matcher.token_granted
 
     def reject_early(self, job: int | None = None) -> None:
-        """Reject children that offered themselves early, of one job or all: they will have another parent."""
+        """Reject children, of one job or all, that offered themselves early: another PE is their parent."""
         kept = []
         for source, message in self.early:
             if job is not None and message.job != job:
@@ -199,13 +199,13 @@ class LocalWorkers:
         )
         self._inheritance = Inheritance(out, config, balancer, self.cache, self._last_words)
         self._numbers = itertools.count()
-        #: number of the next stay, the time of one worker on this PE; generations use different ranges
+        #: number of the next stay (one worker's time in a tree on this PE); generations use different ranges
         self._next_stay = era << STAY_BITS
         #: time until which this PE offers no token, after a failure of the host; None: no rest
         self._rests_until_s: float | None = None
         #: time until which this PE offers no token, since the last job's client may send its next job
         self._awaits_client_until_s: float | None = None
-        #: stay of the root that answered last
+        #: stay of the last root here that found a result
         self._answered_stay = -1
         #: job -> reason: jobs whose workers were lost here, possibly by the job's own fault
         self._doubts: OrderedDict[int, str] = OrderedDict()
@@ -476,7 +476,7 @@ class LocalWorkers:
             worker.happens(Happens.FETCHED, self._out)
 
     def description_missing(self, job: int, reason: str, fault: Fault, now: float) -> None:
-        """Declare the worker lost that waits for the job's description, which cannot be brought here."""
+        """Declare lost the worker that waits for the job's description: it cannot be brought here."""
         if (worker := self._waiting_for_description(job)) is not None:
             self._lose(worker, Happens.UNFETCHED, reason, fault, now)
 
@@ -518,7 +518,7 @@ class LocalWorkers:
             self._vacate(worker, now)
 
     def _vacate(self, worker: Worker, now: float) -> None:
-        """Give the seat of a lost worker back to its parent, with the worker's memory of its subtree.
+        """Give a lost worker's seat back to the parent, with what the worker knows of past workers below it.
 
         But if the seat has lost many workers, perhaps by the job's fault, this worker keeps the seat without
         a process: the next worker would be lost as well.
@@ -544,7 +544,7 @@ class LocalWorkers:
         self._put_aside(worker, now)
 
     def receive_blamed(self, job: int) -> None:
-        """Blame the host: a job that was lost here runs elsewhere."""
+        """Note that this host is at fault: a job whose worker was lost here runs on another PE."""
         if (reason := self._doubts.pop(job, None)) is not None:
             self._out.act(BlameHost(Fault.HOST, reason))
 
@@ -572,7 +572,7 @@ class LocalWorkers:
         self.update_token()
 
     def _leave(self, worker: Worker, volume: int, now: float) -> None:
-        """Leave the tree in this epoch; see `job_tree.py` for who must be told."""
+        """Leave the tree in this epoch; `job_tree.py` says which PEs must be told."""
         epoch = self._balancer.epoch
         if worker.accepted_epoch is not None and worker.accepted_epoch >= epoch:
             self._out.send(worker.parent, messages.ChildLeft(worker.job, worker.index, worker.stay))
@@ -634,7 +634,7 @@ class LocalWorkers:
     # --- from one generation to the next (`succession.py`) -------------------------------------
 
     def halt(self) -> None:
-        """End the generation: the active worker with a process becomes the most recent suspended one."""
+        """End the generation: an active worker with a process becomes the most recent suspended worker."""
         if (worker := self._staff.active) is None:
             return
         self._staff.active = None
@@ -680,7 +680,7 @@ class LocalWorkers:
                 self.giving_back.hand_over(now)
 
     def answered(self, it: WorkerAnswered, now: float) -> None:
-        """Pass on a result, even of a suspended worker. The PE is free at once.
+        """Pass on a result, even of a suspended worker. After that, the PE is free.
 
         If no other PE has heard of the job, its client may give this PE its next job. Other PEs do not hear
         meanwhile that this PE is idle.
@@ -709,7 +709,7 @@ class LocalWorkers:
             self.giving_back.save_resting_roots(now)
 
     def crashed(self, it: WorkerCrashed, now: float) -> None:
-        """Restart a dead process here, a few times; restarts for which the host is to blame do not count.
+        """Restart a dead process here, a few times; restarts due to the host do not count.
 
         If the process never ran, another PE must try. A root that repeatedly runs and dies ends its job,
         unless it saved new progress in between.

@@ -15,8 +15,8 @@ the other half of the pair takes part again (race 6 of the design).
 A bulk request stands for a whole subtree of workers (P Fig. 3, right): it takes `count` numbers at once, and
 the meeting places spread it, each telling its two successors where the parent of their worker will be.
 
-Invariant, at every node: advertised = what its parent's ledger holds for it, up to messages in flight. A
-ledger may be negative for a moment, when a grant and a withdrawal cross.
+Invariant, at every node: the counts that it has advertised equal its parent's ledger for it, up to messages
+in flight. A ledger may be negative for a moment, when a grant and a withdrawal cross.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class Matcher(Protocol):
 
         matching.py       prefix sums over requests and idle tokens: no bottleneck, bulk requests
         routing_tree.py   idle counts along a tree, down which a request finds its way
-        random_walk.py    hops to random PEs, in front of one of the others
+        random_walk.py    hops to random PEs, before one of the others takes over
 
     The contract. A request given to `ask` is wanted until it is withdrawn, or replaced by another `ask` for
     the same worker. A wanted request ends in an `Adopt` at an idle PE, which sends an `Offer` to the parent,
     or returns to its parent as `RequestFailed`. A request that is no longer wanted may still end in either
-    way; its parent must be able to refuse. An `Adopt` reaches a PE only between the grant of its token and
-    `token_used`.
+    way; so its parent must be able to refuse an offer. An `Adopt` reaches a PE only between the grant of its
+    token and `token_used`.
 
     Nothing is sent before `flush`: asking and withdrawing between two calls of `flush` costs nothing.
     """
 
     @property
     def token_granted(self) -> bool:
-        """Tell whether this PE is promised to a request: an `Adopt` or its returned token is under way."""
+        """Tell whether this PE is promised to a request: an `Adopt` or its token is on the way here."""
 
     @property
     def has_news(self) -> bool:
@@ -72,7 +72,7 @@ class Matcher(Protocol):
         """Withdraw a request that is not wanted any more, or has been answered."""
 
     def carry(self, request: messages.Request) -> None:
-        """Pass on a request that has come to this busy PE, or send it back."""
+        """Pass on a request that has come to this busy PE, or send it back to its parent."""
 
     def offer_token(self, idle: bool) -> None:
         """Say whether this PE is free for any request."""
@@ -92,7 +92,7 @@ class Matcher(Protocol):
         """Send what is due; return `next_deadline`."""
 
     def next_deadline(self) -> float:
-        """Return when `flush` must be called next, as known at its last call; `math.inf`: after a message."""
+        """Return when `flush` must be called next, as of its last call; `math.inf`: only after a message."""
 
     # --- methods for checks -------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class Matcher(Protocol):
         """Tell whether this PE's `supply` covers the whole system."""
 
     def supply(self) -> tuple[int, int]:
-        """Return the numbers of requests without a PE and of idle PEs, as far as known here."""
+        """Return (number of requests without a PE, number of idle PEs), as far as known here."""
 
     def carried(self) -> Sequence[messages.Request]:
         """Return other PEs' requests that wait here for the next epoch."""
@@ -110,7 +110,7 @@ class Matcher(Protocol):
 
 
 class _Ledger:
-    """Numbers of unmatched requests and idle tokens of one subtree, as far as known here."""
+    """Counts of the unmatched requests and of the idle tokens in one subtree, as far as known here."""
 
     __slots__ = ("requests", "tokens")
 
@@ -120,7 +120,7 @@ class _Ledger:
 
 
 class _Half:
-    """The first half of a pair at its meeting place: a request, a token, or word that one of both is void."""
+    """The first half of a pair at its meeting place: a request, a token, or the notice that one is void."""
 
     __slots__ = ("request", "token_rank")
 
@@ -143,8 +143,8 @@ class PrefixSumMatcher:
     """One PE's part of the matching: leaf, inner node of the rank tree, and meeting place.
 
     The PE calls `ask`, `withdraw`, `carry` and `offer_token`; matches arrive as `Adopt` and `TokenReturned`
-    messages. `is_outdated(request)` tells whether a request carried here must return to its parent,
-    `on_outdated(request)` returns the request.
+    messages. `is_outdated(request)` tells whether a request carried here must go back to its parent,
+    `on_outdated(request)` sends it back.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class PrefixSumMatcher:
     # --- calls of the PE ----------------------------------------------------------------
 
     def ask(self, request: messages.Request) -> None:
-        """Ask for the workers of a bulk request, in place of an earlier unmatched request for them."""
+        """Ask for the workers of a request, which replaces an earlier unmatched request for them."""
         assert request.position == 0
         assert request.count >= 1
         key = (request.job, request.subtree)
@@ -300,10 +300,10 @@ class PrefixSumMatcher:
         self._split(message)
 
     def _split(self, grant: messages.Grant) -> None:
-        """Hand matching numbers to the left subtree, to this PE, to the right subtree."""
+        """Split matching numbers among the left subtree, this PE and the right subtree."""
         requests = _share(grant.requests, self._left.requests, self._own_requests, self._right.requests)
         own = int(self._token_offered)
-        # Around a busy root, the numbers go from the right subtree to the left one, as ranks go modulo m.
+        # If the root is busy, the right subtree's numbers precede the left one's: ranks count modulo m.
         if not own and self._place.parent is None and grant.tokens >= _MANY_PAIRS:
             right, left = _share(grant.tokens, self._right.tokens, self._left.tokens)
             right_token = grant.first_token
@@ -339,7 +339,7 @@ class PrefixSumMatcher:
             self._out.send(child, messages.Grant(request, requests, token, tokens))
 
     def _launch(self, number: int, amount: int) -> None:
-        """Send own requests to their meeting places: carried ones first, then in order of asking.
+        """Send this PE's requests to their meeting places: first carried requests, then others as asked.
 
         If a bulk request gets fewer numbers than it asked for, the remainder is withdrawn: the workers found
         will ask for the workers below them.
@@ -396,7 +396,7 @@ class PrefixSumMatcher:
         return self._place.parent is None
 
     def supply(self) -> tuple[int, int]:
-        """Return the numbers of unmatched requests and idle tokens in this subtree, as far as known here."""
+        """Return (unmatched requests, idle tokens): their counts in this subtree, as far as known here."""
         return (
             self._left.requests + self._own_requests + self._right.requests,
             self._left.tokens + self._token_offered + self._right.tokens,

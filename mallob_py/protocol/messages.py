@@ -2,8 +2,8 @@
 
 Messages are encoded as msgpack arrays that start with a small integer tag; one decoder validates and
 dispatches all of them. Fields named `job` are internal job ids, `index` is a worker's place in its job tree,
-`stay` is the number of a stay on its PE, `epoch` is the number of the sender's balancing result. Tags from 60
-on belong to the runtime.
+`stay` is the number of a worker's stay on its PE, `epoch` is the number of the sender's balancing result.
+Tags from 60 on belong to the runtime.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.volume_search import AnyAnswer, AnyQuestion, EpochVolumes
 from mallob_py.trees import index_in_subtree
 
-#: a PE, a place in a job tree, or a number of workers; checked when a message is decoded
+#: a PE's number, a place in a job tree, or a number of workers; checked when a message is decoded
 Place = Annotated[int, msgspec.Meta(ge=0)]
 Index = Annotated[int, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -30,8 +30,8 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Description(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A job's description: its bytes if small, else only its size: large descriptions are fetched as files.
 
-    For a revision of an incremental job, `chain` is the id of its first revision and `revision` its number.
-    PEs only pass both numbers on to their processes.
+    For a revision of an incremental job, `chain` is the id of the job's first revision, and `revision` the
+    number of this one. PEs only pass both numbers on to their processes.
     """
 
     size: Count
@@ -115,12 +115,12 @@ class Request(Message, frozen=True, tag=3):
 
     @property
     def parent(self) -> int:
-        """Rank of the parent: the PE that hears of the outcome."""
+        """The parent's PE, which hears of the outcome."""
         return self.path[-1]
 
 
 class Supply(Message, frozen=True, tag=4):
-    """Change in the numbers of unmatched requests and idle tokens in the sender's subtree."""
+    """Changes in the counts of unmatched requests and of idle tokens in the sender's subtree."""
 
     requests: int
     tokens: int
@@ -136,14 +136,14 @@ class Grant(Message, frozen=True, tag=5):
 
 
 class MeetRequest(Message, frozen=True, tag=6):
-    """A request with its matching number, to the rank where it meets its token."""
+    """A request with its matching number, sent to the rank where the request meets a token."""
 
     number: Count
     request: Request
 
 
 class MeetToken(Message, frozen=True, tag=7):
-    """The sender's idle token with its matching number, to the rank where it meets its request."""
+    """The sender's idle token with its matching number, sent to the rank where the token meets a request."""
 
     number: Count
 
@@ -305,8 +305,8 @@ class PastWorker(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Remember(Message, frozen=True, tag=21):
     """To the nearest ancestor that stays in the tree: past workers of the sender's subtree.
 
-    `carried_over`: these workers are known from the last generation (`succession.py`), and the PE that has
-    their parent's seat now must hear of them.
+    `carried_over`: these workers are known from the last generation (`succession.py`); the PE that now has
+    their parent's seat must hear of them.
     """
 
     job: int
@@ -320,7 +320,7 @@ UNKNOWN_INDEX = -1
 
 
 class TreeMessage(Message, frozen=True, tag=22):
-    """Bytes from worker to worker along the job tree, for the receiver's stay `target`.
+    """Bytes from worker to worker along the job tree; `target` is the stay of the receiving worker.
 
     `returned`: the message is on its way back to its sender, since the receiver has left.
     """
@@ -382,7 +382,7 @@ class ResultFound(Message, frozen=True, tag=25):
     stay: int
     body: bytes
     peak_memory_bytes: int = 0
-    #: unreported CPU time of that worker
+    #: CPU time of that worker that no `Used` has reported
     cpu_s: float = 0.0
 
 
@@ -476,7 +476,7 @@ class IdleChange(Message, frozen=True, tag=40):
 class Climb(Message, frozen=True, tag=41):
     """A request that found no idle PE in the sender's subtree; `change`: change of that subtree's idle count.
 
-    `number`: the asker's number of the request.
+    `number`: number of the request, chosen by the PE that asked.
     """
 
     number: int
@@ -492,13 +492,13 @@ class Descend(Message, frozen=True, tag=42):
 
 
 class Waits(Message, frozen=True, tag=43):
-    """To the asker: your request of that number waits at the tree's root."""
+    """To the PE that asked: your request `number` waits at the tree's root."""
 
     number: int
 
 
 class Withdrawn(Message, frozen=True, tag=44):
-    """To the tree's root: my waiting request of that number is not wanted any more."""
+    """To the tree's root: my waiting request `number` is not wanted any more."""
 
     number: int
 
@@ -514,7 +514,7 @@ class Walk(Message, frozen=True, tag=45):
 
 
 class WalkEnded(Message, frozen=True, tag=46):
-    """To the asker: your request's walk found no idle PE."""
+    """To the PE that asked: your request's walk found no idle PE."""
 
     request: Request
 

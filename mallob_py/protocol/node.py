@@ -16,7 +16,7 @@ The caller must execute every effect, in order; hand in a `TimeCame` at `deadlin
 second, and each rank's messages in the order sent; and never let `now` go back.
 
 Guarantees: no message reaches a PE of another generation than its sender's. A former member's messages reach
-no PE and no desk.
+no PE, and no desk (where a client takes in its users' jobs).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Node:
         rule = self._tables.rule(present, rank)
         #: PEs of the present generation; this list is never replaced
         self.pes = [PE(number, self.placement.size, config, rule, era) for number in numbers]
-        #: record of whether the host gives processes
+        #: record of whether the host gives workers their processes
         self.health = HostHealth(config)
         #: messages to PEs of this rank: (source, destination, message)
         self._arrived: deque[tuple[int, int, AnyMessage]] = deque()
@@ -100,7 +100,7 @@ class Node:
         self.local_messages = 0
         #: PEs with effects to be passed on
         self._unsettled: deque[PE] = deque(self.pes)
-        #: job -> slots of PEs here that wait for the job's description
+        #: job -> slots (numbers within this rank) of PEs that wait for the job's description
         self.fetching: dict[int, set[int]] = {}
         #: number g of the present generation, as in envelopes
         self._g = present.g
@@ -117,7 +117,7 @@ class Node:
         self._drain: _Drain | None = None
         #: whether this rank drains, or has started ranks that must still join
         self._has_duties = False
-        #: time when the last generation's workers here are found again, or given up
+        #: time by which jobs have found the last generation's workers here again, or these are given up
         self._found_s = -math.inf
         own = origin.processes.get(rank, rank_messages.RankProcess(0, "", 0, 0))
         #: states of ranks, and which workers are where
@@ -146,7 +146,7 @@ class Node:
 
     @property
     def pe(self) -> PE:
-        """The first PE, which the desk uses."""
+        """The rank's first PE, to which the desk submits jobs."""
         return self.pes[0]
 
     @property
@@ -158,7 +158,7 @@ class Node:
 
     @property
     def is_growing(self) -> bool:
-        """Tell whether ranks started by this rank are on their way."""
+        """Tell whether ranks that this rank has started have yet to join."""
         return self._host.growth is not None
 
     @property
@@ -173,7 +173,7 @@ class Node:
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """Return the ranks ordered to leave, in the change for which this rank has halted or ended."""
+        """Return the ranks that leave by order with the change for which this rank has halted or ended."""
         return self._membership.leavers
 
     def is_over(self, now: float) -> bool:
@@ -230,7 +230,7 @@ class Node:
         elif said.g == self._g and not self.is_halted:
             rank_of, source, slot = self.placement.rank_of, said.source, said.dest - self._first
             if not (source < len(rank_of) and rank_of[source] == said.rank):
-                self._accuse(said.rank, f"a message of PE {source}, which is not there")
+                self._accuse(said.rank, f"a message of PE {source}, which is not one of its PEs")
             elif not 0 <= slot < len(self.pes):
                 self._accuse(said.rank, f"a message for PE {said.dest}, which is not here")
             else:
@@ -350,7 +350,7 @@ class Node:
             self._act(rank_effects.Note("host rests", fields))
 
     def _give_back(self, congested: rank_stimuli.Congested) -> None:
-        """Return a message to its sender, as its receiver's rank is behind; drop a returned message."""
+        """Return a message to its sender, as its receiver's rank takes it too slowly; drop returned ones."""
         message = congested.message
         if congested.g != self._g or self.is_halted:
             return

@@ -14,7 +14,7 @@
 The caller must hand in messages between any two PEs in the order sent, execute every effect, in order, and
 hand in a `Tick` at `deadline_s`; `now` must never go back.
 
-A message that names an epoch this PE has not seen waits for it here (race 1).
+A message that names an epoch this PE has not reached waits here for that epoch (race 1).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class PE:
         self._settle(now)
 
     def halt(self, now: float) -> None:
-        """End the generation: suspend the workers where they are. No stimulus may follow."""
+        """End the generation: suspend the active worker on this PE. No stimulus may follow."""
         self.client.halt(now)
         self.workers.halt()
 

@@ -48,7 +48,7 @@ class Placement:
         return range(self._ends[place] - self.capacities[place], self._ends[place])
 
     def first_pe(self, rank: int) -> int:
-        """Return the PE that speaks for its rank."""
+        """Return the first PE of a rank, which represents the rank."""
         place = self._place_of[rank]
         return self._ends[place] - self.capacities[place]
 
@@ -119,7 +119,7 @@ def first_generation(capacities: tuple[int, ...]) -> Generation:
 
 
 def heir_of(address: int, members: tuple[int, ...]) -> int:
-    """Return the member that takes over from a former member: the next lower address, else the lowest.
+    """Return the member that takes over from a former member: at the next lower address, else the lowest.
 
     A rank that has missed generations finds the same member, since addresses only grow.
     """
@@ -153,5 +153,5 @@ class Succession:
         return self._successors[former] if former < len(self._successors) else None
 
     def heir(self, former: int) -> int:
-        """Return the present number of a former PE, or of the PE that takes over its clients."""
+        """Return the present number of a former PE, or else of the PE that takes over its client."""
         return self._heirs[former]

@@ -15,7 +15,7 @@ WINDOW_S = 5.0
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The amount done, of `total` if known, counted in `unit` (such as "tasks")."""
+    """How much is done (out of `total`, if known), counted in `unit` (such as "tasks")."""
 
     done: float
     total: float | None = None

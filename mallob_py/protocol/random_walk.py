@@ -61,7 +61,7 @@ class _Walked(NamedTuple):
 
 
 class RandomWalk:
-    """One PE's part: the walks that it has started, and whether a walk may end here."""
+    """One PE's part of the matching: the walks that it has started, and whether a walk may end here."""
 
     #: always true, so that callers call `flush` each time
     has_news = True

@@ -14,7 +14,7 @@ _TOLD_EACH_MAX = 4
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """A rank's knowledge of the system's start, equal on all ranks; `founders`: capacities of its ranks."""
+    """What each rank knows of the system's start, equal on all; `founders`: capacities of the first ranks."""
 
     founders: tuple[int, ...]
     #: time of the start, in seconds since 1970
@@ -31,7 +31,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class RankBook:
-    """One rank's knowledge of ranks, parts of which newcomers hear; addresses below `bound` are taken."""
+    """What one rank knows of all ranks; newcomers are told parts of it. Addresses below `bound` are taken."""
 
     def __init__(self, origin: Origin, bound: int) -> None:
         self.start_s, self.founders = origin.start_s, origin.founders

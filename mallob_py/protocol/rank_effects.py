@@ -22,7 +22,7 @@ class RankEffect(msgspec.Struct, frozen=True, gc=False, tag=True):
 class Tell(RankEffect, frozen=True):
     """Send a message to a rank, in an envelope of generation `g`, from PE `source` to PE `dest`.
 
-    A `TreeMessage` for a rank that is behind may be given back instead (`Congested`).
+    A `TreeMessage` for a rank that is slow to receive may be given back instead (`Congested`).
     """
 
     rank: int
@@ -47,7 +47,7 @@ class Bury(RankEffect, frozen=True):
 
 
 class Accuse(RankEffect, frozen=True):
-    """Take as lost a rank that sent what no rank sends; the caller must answer by `RankLost` with `how`."""
+    """Take a rank as lost that sent what no rank sends, and report `RankLost` with `how` to the node."""
 
     rank: int
     how: str
@@ -63,9 +63,10 @@ class Fail(RankEffect, frozen=True):
 
 
 class OfPE(RankEffect, frozen=True):
-    """Execute an effect of the PE number `slot`, on its processes, its desk or its log.
+    """Execute an effect of PE number `slot` of this rank that concerns its processes, its desk or its log.
 
-    A PE's messages, fetched descriptions and blames of the host come as effects of the rank instead.
+    For a PE's messages, its fetches of descriptions and its reports of a host's fault, the rank has other
+    effects.
     """
 
     slot: int
@@ -73,7 +74,7 @@ class OfPE(RankEffect, frozen=True):
 
 
 class Fetch(RankEffect, frozen=True):
-    """Bring a description to this host, from one of these ranks; answer by `DescriptionCame` or `-Failed`."""
+    """Bring a description to this host, from one of these ranks; report `DescriptionCame` or `-Failed`."""
 
     job: int
     description: Description
@@ -93,7 +94,7 @@ class LetGo(RankEffect, frozen=True):
 
 
 class DropUnheard(RankEffect, frozen=True):
-    """Drop the descriptions of all jobs except these live ones."""
+    """Drop the descriptions of all jobs except these live jobs."""
 
     live: frozenset[int]
 
@@ -106,7 +107,7 @@ class ToFiles(RankEffect, frozen=True):
 
 
 class DropChain(RankEffect, frozen=True):
-    """Keep no process for a chain, which gets no further revision."""
+    """End the processes kept for a chain of revisions, which gets no further revision."""
 
     chain: int
 

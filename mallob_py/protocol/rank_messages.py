@@ -146,7 +146,7 @@ class RankUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class RankNews(RankMessage, frozen=True, tag=76):
     """The state of a rank: `busy` of its `pes` run a worker. `troubles` are short texts for people.
 
-    `turns`: recent turns of its loop per second (`loop_rate.shown`).
+    `turns`: recent turns of the rank's event loop per second (`loop_rate.shown`).
     """
 
     host: str
@@ -226,7 +226,7 @@ AnyGenerationMessage: TypeAlias = Suspect | Wanted | Propose | Ready | Outdated 
 
 
 class RankProcess(msgspec.Struct, frozen=True, array_like=True):
-    """A rank's process, as told to other ranks at the start."""
+    """A rank's process, as other ranks hear of it at the start."""
 
     pid: int
     host: str
@@ -287,7 +287,7 @@ class Welcome(JoiningMessage, frozen=True, tag=93):
 
     peers: tuple[Peer, ...]
     start_s: float
-    #: capacities of the ranks of the start
+    #: capacities of the ranks with which the system started
     founders: tuple[int, ...]
 
 

@@ -1,7 +1,7 @@
 """The reports of ranks about themselves: their states, and the roll of workers.
 
-*News*: a rank's host, load, use and troubles, told to the first client's rank at the start and after changes,
-at most once a second, for the status (`mallob-py status --hosts`).
+*News*: a rank's host, load, use and troubles, sent to the rank of the first client at the start and after
+changes, at most once a second, for the status (`mallob-py status --hosts`).
 
 *The roll*: no rank knows all job trees, each knows the workers of its own PEs. Only while there are
 onlookers, a rank spreads a `RollCall` along a tree of ranks; each answers it with a `RollAnswer` of a few
@@ -47,15 +47,15 @@ class RankReports:
         self._pid = pid
         self._pes = pes
         self._told: RankNews | None = None
-        #: the rank that hears the news, as `NewsGoTo` says
+        #: rank to which this rank's news go, as `NewsGoTo` says
         self.go_to: int | None = None
-        #: each rank's state, on the rank that hears the news
+        #: on the rank to which news go: the state of each rank
         self.of_ranks: dict[int, RankNews] = {}
         #: workers on all ranks, as answered since `RollWanted`
         self.roll = Roll()
 
     def begin_anew(self, gone: Iterable[int]) -> None:
-        """Begin a generation: forget what was told, and the ranks that are gone."""
+        """Begin a generation: forget the news sent so far, and the ranks `gone`."""
         self._told = None
         self.roll.clear()
         for rank in gone:
@@ -70,7 +70,7 @@ class RankReports:
     def news(
         self, busy: int, troubles: Iterable[str], turns: int = 0, use: RankUse = _UNKNOWN
     ) -> RankNews | None:
-        """Return this rank's news for the rank that hears the news; None: no change, or that is this rank."""
+        """Return news to send to rank `go_to`; None: nothing has changed, or `go_to` is this rank."""
         news = RankNews(self._host, self._pid, self._pes, busy, tuple(troubles), turns, use)
         if news == self._told:
             return None

@@ -27,7 +27,7 @@ class RankStimulus(msgspec.Struct, frozen=True, gc=False, tag=True):
 class Said(RankStimulus, frozen=True):
     """A message of another rank, in an envelope of generation `g`: from PE `source` to PE `dest`.
 
-    A message that concerns no PE names PE 0 twice. Messages of one rank come in the order sent.
+    In a message that concerns no PE, both numbers are 0. Messages of one rank come in the order sent.
     """
 
     rank: int
@@ -51,7 +51,7 @@ class RankBack(RankStimulus, frozen=True):
 
 
 class Congested(RankStimulus, frozen=True):
-    """A message to PE `dest` was not sent, since its rank is behind; PE `source`, the sender, must know."""
+    """A message was not sent, since the rank of PE `dest` is slow to receive; PE `source` must be told."""
 
     g: int
     source: int
@@ -98,7 +98,7 @@ class DescriptionFailed(RankStimulus, frozen=True):
     fault: Fault
 
 
-# --- wishes of the desk and of orders ------------------------------------------------------------
+# --- orders of the desk and of users --------------------------------------------------------------
 
 
 class ChainEnds(RankStimulus, frozen=True):

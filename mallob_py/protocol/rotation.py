@@ -48,7 +48,7 @@ _MEMORY_S = 1.5
 #: attained time, in slices, below which a job has a head start; seconds of lag that the head start adds per
 #: second that the job lacks
 _YOUNG_SLICES, _HEAD_START = 4, 4.0
-#: longest turn per PE deserved, and shortest turn, both in slices
+#: longest turn per PE that the job deserves, and shortest turn; both in slices
 _SLICES_PER_SHARE, _LEAST_PART = 2.5, 0.25
 #: greatest distance from a whole number at which a share is rounded
 _ROUNDING = 1e-9
@@ -92,7 +92,7 @@ class Rotation(msgspec.Struct, frozen=True):
     #: job -> PE where the job's root must go on
     places: Mapping[int, int]
     period_left_s: float
-    #: time for which these volumes hold without news; inf: no more jobs than PEs
+    #: time for which these volumes hold without news; inf: there are not more jobs than PEs
     next_s: float
     #: whether processes move with their jobs
     is_one_host: bool = False
@@ -260,7 +260,7 @@ def _patience_s(since: Since, slices: Slices) -> float:
 
 
 def halted(since: Since, jobs: Mapping[int, JobEvent], slices: Slices) -> Rotation:
-    """Stop the turns, since there are no more jobs than PEs; keep the jobs' lags for the next time."""
+    """Stop the turns, since there are not more jobs than PEs; keep the jobs' lags for later turns."""
     accounts = since.rotation.accounts
     if not accounts:
         return OFF

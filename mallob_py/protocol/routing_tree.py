@@ -1,20 +1,21 @@
 """Matching by a tree of idle counts (P 4.1), as in the paper's system.
 
 The PEs form a tree R, here the in-order tree over the ranks. Each PE knows how many PEs are idle in each of
-its subtrees. A request that does not end where it is goes down into a subtree with idle PEs, else up. One
-that finds no PE waits at the root of R.
+its subtrees. A request that finds its PE busy goes down into a subtree with idle PEs, else up. A request that
+finds no PE waits at the root of R.
 
-Counts are reserved on the way: the sender of a request to a subtree takes one from the subtree's count, and
-the receiver knows this. The parent in R is told only of other changes: at once together with a climbing
+Counts are reserved on the way: the sender of a request to a subtree subtracts one from the subtree's count,
+and the receiver knows this. The parent in R is told only of other changes: at once together with a climbing
 request, else by a separate message after a short delay.
 
-Invariant, as for prefix sums: advertised = the parent's count of this subtree, up to messages in flight. So a
-request that found no PE below has corrected the wrong count when it is back, and does not go there again for
-the same reason. A count may be negative for a moment, when a request and a correction cross.
+Invariant, as for prefix sums: the count that a PE has advertised equals its parent's count of the subtree, up
+to messages in flight. So a request that found no PE below has corrected the wrong count when it is back, and
+does not go there again for the same reason. A count may be negative for a moment, when a request and a
+correction cross.
 
-A request is known by its asker's rank and a number. The root tells the asker that its request waits; an asker
-that no longer wants it tells the root. Otherwise, requests of rejected workers would wait there until the
-next epoch. Nothing moves while no PE is idle.
+A request is known by the PE that asks and a number. The root tells that PE when its request waits; if the PE
+no longer wants the request, it tells the root. Otherwise, requests of rejected workers would wait there until
+the next epoch. Nothing moves while no PE is idle.
 
 Requests are single (`count` 1). All traffic that finds no partner nearby goes through the root of R, this
 matcher's bottleneck (as P 4.1 says).
@@ -33,8 +34,8 @@ from mallob_py.protocol.rank_tree import place_of, root_of
 class RoutingTreeMatcher:
     """One PE's part of the tree: its own idle token, the counts of its two subtrees, at the root a queue.
 
-    `is_outdated(request)` tells whether a request that waits here must return to its parent,
-    `on_outdated(request)` returns the request.
+    `is_outdated(request)` tells whether a request that waits here must go back to its parent,
+    `on_outdated(request)` sends it back.
     """
 
     #: always true, so that callers call `flush` each time
@@ -68,7 +69,7 @@ class RoutingTreeMatcher:
         #: this PE's requests that wait at the root of the tree
         self._at_root: set[int] = set()
         self._next_number = 0
-        #: at the root: requests without a PE, by asker and number, oldest first
+        #: at the root: requests without a PE, by (PE that asked, number), the oldest first
         self._waiting: dict[tuple[int, int], messages.Request] = {}
 
     # --- calls of the PE ----------------------------------------------------------------
@@ -92,7 +93,7 @@ class RoutingTreeMatcher:
             self._out.send(self._root, messages.Withdrawn(number))
 
     def carry(self, request: messages.Request) -> None:
-        """Return a request to its parent, which asks anew: the request's old number was answered here."""
+        """Return a request to its parent, which asks anew: the request's old number is used up."""
         self._on_outdated(request)
 
     def offer_token(self, idle: bool) -> None:
@@ -137,7 +138,7 @@ class RoutingTreeMatcher:
             self._right += change
 
     def _route(self, number: int, request: messages.Request) -> None:
-        """Route a request to this PE if idle, else to the child with more idle PEs, else up; else keep it."""
+        """Route a request to this PE if idle, else to the child with more idle PEs, else up (or keep it)."""
         if self._is_idle:
             self._is_idle = False
             self.token_granted = True
@@ -168,7 +169,7 @@ class RoutingTreeMatcher:
         return self._left + self._is_idle + self._right
 
     def flush(self, now: float) -> float:
-        """Send own requests; then tell the parent of changes, or serve waiting requests at the root."""
+        """Send this PE's requests; tell the parent of changes or, at the root, serve waiting requests."""
         while self._asks:
             key = next(iter(self._asks))
             request = self._asks.pop(key)

@@ -1,4 +1,4 @@
-"""Search by multi-way section, from answers of constant length (P 3.1, distributed): alpha_0, and a k-th key.
+"""Multi-way search for alpha_0 and for a k-th key, from answers of constant length (P 3.1, distributed).
 
 **The root alpha_0 of xi.** The events of P 3.1 are spread over the PEs: (1/p_j, -1, p_j) and (d_j/p_j, d_j,
 -p_j). The root of the tree of ranks asks with a few *pivots*, candidate alphas inside a bracket known to hold
@@ -16,9 +16,9 @@ different events that tie in alpha are gone once one of them is a pivot. After t
 are samples, which cut down any distribution of events by a constant factor, as if drawn at random.
 
 **The k-th largest of keys** decides who gets the units left over after rounding down (P 3.1: k jobs in
-order), and who gets a PE where there are more jobs than PEs. It is the same game: pivots cut a range of keys
-into sections, answers count per section and bring some sample keys. Keys are distinct and ordered as tuples,
-so a section ends *with* its right pivot, and all comparisons are exact.
+order), and who gets a PE where there are more jobs than PEs. This search works likewise: pivots cut a range
+of keys into sections, answers count per section and bring some sample keys. Keys are distinct and ordered as
+tuples, so a section ends *with* its right pivot, and all comparisons are exact.
 
 All ranks must run the same build of Python: its hashes of pairs of numbers choose the samples.
 """
@@ -60,7 +60,7 @@ class AlphaSection(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AlphaQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
-    """Cut the events between `low` and `high` (None: no end) at the pivots; demands end at `cap`."""
+    """Cut the events between `low` and `high` (None: no end) at the pivots; larger demands count as `cap`."""
 
     cap: int
     low: Pivot

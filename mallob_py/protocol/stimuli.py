@@ -48,7 +48,7 @@ class JobParameters(JobTerms, frozen=True, kw_only=True):
     `near`: the PE preferred for the root, if free. `growth_delay_s`: replaces the config's.
     `waiting_since_s`: begin of the wait that decides how early the job gets a PE; None: the submission.
     `turn_s`: PE time after which the job may be suspended in favour of a waiting job (`JobRests`). `spent`:
-    the job's use before it was given up.
+    what the job had used when it was given up.
     """
 
     near: int | None = None
@@ -59,7 +59,7 @@ class JobParameters(JobTerms, frozen=True, kw_only=True):
 
 
 class JobSubmitted(Stimulus, frozen=True):
-    """A job that is live nowhere in the system. It ends with one `JobEnded`, unless it is given up."""
+    """A new job, live nowhere in the system, is submitted. One `JobEnded` follows, unless it is given up."""
 
     job: int
     parameters: JobParameters
@@ -81,7 +81,7 @@ class JobSetBack(Stimulus, frozen=True):
 
 
 class TermsChanged(Stimulus, frozen=True):
-    """A job submitted here gets this priority and this bound (0: none); ignored if the job is not live."""
+    """A job submitted here gets these terms (`max_demand` 0: no bound); ignored if it is not live."""
 
     job: int
     priority: float
@@ -111,7 +111,7 @@ class WorkerAnswered(Stimulus, frozen=True):
 
 
 class WorkerRaised(Stimulus, frozen=True):
-    """The application raised: the job ends with `reason`."""
+    """The application raised an error: the job ends with `reason`."""
 
     worker: int
     reason: str
@@ -167,7 +167,7 @@ class WorkerProgresses(Stimulus, frozen=True):
 
 
 class WorkerOffers(Stimulus, frozen=True):
-    """The application offers an answer or a bound, at any worker."""
+    """The application, at any worker, offers an answer or a bound."""
 
     worker: int
     interim: Interim
@@ -210,7 +210,7 @@ class WorkerToWorker(Stimulus, frozen=True):
 
 
 class WorkerMissed(Stimulus, frozen=True):
-    """The process did not take the message of a `DeliverMessage`, since it had left or is far behind."""
+    """The process did not take the message of a `DeliverMessage`, since it had ended or reads too slowly."""
 
     worker: int
     source_index: int

@@ -6,8 +6,8 @@ kept, since it cannot be had again, or not soon:
 
 - **Live jobs of a client** are published again, with the budgets used so far, the demand, the last checkpoint
   and the statistics. Their roots are requested on the PEs where they were.
-- **Worker processes** of workers in a tree are stopped where they are; with the workers suspended earlier,
-  they are the new PE's suspended workers. When their job is heard of, they are reported to the client
+- **Worker processes** of workers in a tree are stopped, not ended; with the workers suspended earlier, they
+  are the new PE's suspended workers. When their job is heard of, they are reported to the client
   (`Remember`), which passes this on along the new tree, so that the job's new workers are found there. Such a
   process has kept all its state.
 - **Workers that leave in order** (`leaving.py`) continue leaving.
@@ -97,7 +97,7 @@ def _size_bytes(words: ResultFound | WorkerFailed) -> int:
 class Inheritance:
     """Workers and last words from the last generation, until their jobs are heard of.
 
-    `halted_job`: the job of the worker that was in a tree at the end.
+    `halted_job`: the job of the worker that was in a tree when that generation ended.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Inheritance:
         cache.room = max(self._config.job_cache, len(cache.workers))
 
     def _renumber_family(self, worker: Worker, succession: Succession) -> None:
-        """Translate a carried-over worker's knowledge of its tree into the new generation's numbers."""
+        """Translate a carried-over worker's knowledge of its tree into the new generation's PE numbers."""
         if self._config.reuse is not Reuse.FULL:
             worker.kept, worker.is_awaited = (), False
         present = [(one.index, succession.pe(one.rank), one.epoch) for one in worker.kept]
@@ -143,7 +143,7 @@ class Inheritance:
         worker.gone |= {index for index, pe, epoch in present if pe is None and epoch == 0}
 
     def meet(self) -> None:
-        """Report to clients the workers kept here for jobs of theirs, which are known to be live again.
+        """Report workers kept here to clients whose jobs are known to be live again; repeat last words.
 
         A worker that its parent will ask for is left out; if the parent does not ask, the worker is reported
         later.

@@ -15,7 +15,7 @@ class Tables:
     """The tables of one rank, or of all ranks that share them."""
 
     def __init__(self, founders: tuple[int, ...], config: Config, *, are_shared: bool = False) -> None:
-        """`founders`: the capacities of the ranks of the start."""
+        """`founders`: the capacities of the ranks with which the system started."""
         self.config = config
         self._are_shared = are_shared
         self.first = first_generation(founders)

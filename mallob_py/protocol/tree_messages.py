@@ -76,7 +76,7 @@ class TreeMessages:
             self._bounce(worker, worker.parent, worker.parent_stay, data)
 
     def _bounce(self, worker: Worker | Leaver, pe: int, stay: int, data: bytes) -> None:
-        """Return a message to its sender here, since no worker is at the address it was sent to."""
+        """Return a message to the worker here that sent it, since it cannot go to that address."""
         self._out.act(DeliverMessage(worker.number, UNKNOWN_INDEX, (pe, stay), data, True))
 
     def _send(self, worker: Worker | Leaver, rank: int, stay: int, index: int, data: bytes) -> None:

@@ -1,9 +1,9 @@
 """Turnover: new jobs of a client that no PE has heard of, and PEs handed from job to job in a burst.
 
-In a burst of small jobs, new jobs *stand by* while all others, as far as known, are *fresh* jobs of this
-client: submitted, and not yet running for long. When a fresh job ends unknown to other PEs, its PE is handed
-to the standby job of best standing, and again no PE hears of either. Standby jobs are published as soon as
-other jobs deserve all PEs and no fresh job is left, or no fresh job has ended for a moment.
+In a burst of small jobs, new jobs *stand by* while all other jobs, as far as known, are *fresh* jobs of this
+client: submitted, and not running for long yet. When a fresh job ends unknown to other PEs, its PE is handed
+to the standby job of best standing, and again no PE hears of either. Standby jobs are published once no fresh
+job is left and no PE can be handed on, or once no fresh job has ended for a moment (`Config.turnover_max_s`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Turnover:
         self._ended_s = -math.inf
 
     def is_plenty(self, total_volume: int) -> bool:
-        """Return whether PEs are left over by all jobs, including running jobs that no PE has heard of."""
+        """Return whether all jobs, including running jobs that no other PE knows, leave PEs over."""
         return self._pes - total_volume > len(self.unseen) - len(self.standby)
 
     def submit(self, job: int, standing: float, may_wait: bool, live: Set[int]) -> bool:
@@ -90,7 +90,7 @@ class Turnover:
         return was_fresh and bool(self.standby)
 
     def forget(self, job: int) -> bool:
-        """Note that an epoch has named a job, or none will; return whether this was not known before."""
+        """Note that an epoch has named a job, or none will; return whether the job was unseen until now."""
         self.standby.pop(job, None)
         if job not in self.unseen:
             return False

@@ -71,7 +71,7 @@ class JobFacts(Protocol):
 
 
 class EpochVolumes(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The volumes of one epoch. alpha_0 is numerator / denominator, packed; 1 / 0 if demands fit.
+    """The volumes of one epoch. alpha_0 is numerator / denominator, packed; 1 / 0 if all demands can be met.
 
     Jobs with keys from `units_from` on get one unit more if they are not capped (None: no job does). Jobs
     with keys below `places_from` have no PE (None: all have one).
@@ -90,7 +90,7 @@ NO_JOBS = EpochVolumes(0, 0, 1, b"", pack(1), None, None)
 
 
 class Share:
-    """alpha_0, by which each PE rounds the volume of one job down."""
+    """alpha_0, from which any PE computes a job's volume, rounded down."""
 
     def __init__(self, numerator: bytes, denominator: bytes) -> None:
         self._numerator = unpack(numerator)
@@ -223,7 +223,8 @@ class Hint(msgspec.Struct):
 
     alpha: float = 0.0
     slope: float = 0.0
-    #: number of PEs missing at `alpha`: 0 after a search, then changed by news
+    #: number of PEs that the volumes at `alpha` leave over (below 0: exceed): 0 after a search, then changed
+    #: by news
     missing: float = 0.0
     units: list[Key] = []
     units_from: Key | None = None

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-#: range of priorities. Others are refused; with these, no product or quotient here leaves the range of floats
+#: range of priorities (others are refused): so no product or quotient here leaves the range of floats
 MIN_PRIORITY, MAX_PRIORITY = 1e-100, 1e100
 #: greatest number of PEs: volumes and sums of volumes must be exact as floats
 MAX_PES = 2**48
@@ -206,7 +206,7 @@ def exact_root(p: Floats, d: Floats, m: int, guess: float) -> Fraction:
 def _scan(
     pes: int, slope: Fraction, jobs: list[tuple[float, float, int]], start: Fraction
 ) -> Fraction | None:
-    """Return where free jobs of total priority `slope` and `jobs` (p, d, count) use exactly `pes` PEs.
+    """Return the alpha at which free jobs of total priority `slope` and `jobs` (p, d, count) use `pes` PEs.
 
     P 3.1 in rational numbers: the events in order, with running R (`used`) and P (`slope`). A plateau of
     solutions before the first event is represented by `start`, if that lies there.
@@ -233,7 +233,7 @@ def _scan(
 
 
 def _with_counts(p: Floats, d: Floats) -> list[tuple[float, float, int]]:
-    """Return the distinct pairs and how often each occurs."""
+    """Return the distinct pairs (p, d), and how often each occurs."""
     pairs, counts = np.unique(p + 1j * d, return_counts=True)
     return list(zip(pairs.real.tolist(), pairs.imag.tolist(), counts.tolist(), strict=True))
 
@@ -284,7 +284,7 @@ def approximate_root(p: Floats, d: Floats, m: float) -> float:
 def _first_by_order(
     p: Floats, d: Ints, eligible: NDArray[np.bool_], count: int, job_ids: ArrayLike | None
 ) -> NDArray[np.bool_]:
-    """Return the first `count` of the eligible jobs in order, which has no ties."""
+    """Return the first `count` eligible jobs in the module's order, which has no ties."""
     chosen, tied, missing = _largest(np.where(eligible, p, 0.0), count)
     if missing:
         candidates = np.flatnonzero(tied)

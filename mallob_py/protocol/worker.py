@@ -34,9 +34,9 @@ class WorkerState(Enum):
     #: whether a worker in this state has a process, or has ordered one
     has_process: bool
 
-    #: in the tree; the job's description is not known here
+    #: in the tree; nothing is known here of the job's description
     UNDESCRIBED = "undescribed"
-    #: the description is known; its content is on its way to this host
+    #: the job's description has come without its content, which is on its way to this host
     FETCHING = "fetching"
     #: a process was ordered, but has not reported that it runs
     STARTING = "starting", True
@@ -58,9 +58,9 @@ class WorkerState(Enum):
 class Happens(Enum):
     """The happenings of a worker that matter to its state: stimuli, messages and epochs."""
 
-    #: the description is known, with its content
+    #: the job's description has come with its content
     DESCRIBED = "is described"
-    #: the description is known, its content must be fetched
+    #: the job's description has come without its content, which must be fetched as a file
     DESCRIBED_ELSEWHERE = "is described elsewhere"
     FETCHED = "has its description"
     UNFETCHED = "cannot get its description"
@@ -118,8 +118,8 @@ class Worker:
         self.restarts = 0
         #: reported progress, and the progress at the last checkpoint
         self.done = self.saved_done = 0.0
-        #: a PE of this host that may have the worker's resting process, and the epoch in which this PE was
-        #: asked
+        #: a PE of this host that may have the worker's resting process, and the epoch here when the process
+        #: is asked for
         self.giver: tuple[int, int] | None = None
         #: whether the worker has had a running process, in this stay or before
         self.has_run = False
@@ -136,8 +136,8 @@ class Worker:
         #: for a worker of the last generation: whether it was in the tree when that generation ended, below a
         #: parent that still exists
         self.is_awaited = False
-        #: for a worker of the last generation: past and lost workers below it; its children count as of epoch
-        #: 0
+        #: for a worker of the last generation: past workers below it (with epoch -1) and its children (with
+        #: epoch 0); indices of lost children
         self.kept: tuple[PastWorker, ...] = ()
         self.gone: frozenset[int] = frozenset()
         #: messages that arrived before the process runs, with their senders' ranks
@@ -146,7 +146,7 @@ class Worker:
         self.unsent: list[bytes] = []
 
     def keep_family(self) -> None:
-        """Keep the worker's knowledge of workers below, since the generation ends while it is in the tree."""
+        """Keep what this worker, which is in the tree, knows of workers below it: the generation ends."""
         past = (PastWorker(one.index, one.rank, -1) for one in self.seats.past.take_all())
         children = (PastWorker(seat.index, seat.rank, 0) for seat in self.seats.taken())
         self.kept, self.gone = (*past, *children), frozenset()

@@ -44,7 +44,7 @@ class WorkerCache:
         worker.happens(what, self._out)
 
     def overdue(self, now: float) -> list[int]:
-        """Return the jobs that did not come back in time; they are not waited for any more."""
+        """Return the jobs that did not ask for their workers in time; stop holding the PE free for them."""
         jobs = [job for job, until_s in self.holds.items() if until_s <= now]
         for job in jobs:
             del self.holds[job]

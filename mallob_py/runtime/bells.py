@@ -1,10 +1,10 @@
-"""The bells that wake a rank's loop: messages, workers, signals, another rank's end, the desk, orders.
+"""The bells that wake a rank's loop: messages, workers, signals, another rank's end, new jobs, orders.
 
 `Parking` waits for any number of descriptors, such as the doorbell, with a time-out exact to the microsecond.
-`epoll.poll` rounds its time-out up to whole milliseconds, although a rank often parks for a tenth of that;
+`epoll.poll` rounds its time-out up to whole milliseconds, although a rank often parks for 0.1 ms;
 `select` does not round, but takes no descriptor above 1023, and a rank with many workers has thousands. So
-the descriptors are in an epoll object, and `select` waits for this object, which has a low descriptor: it is
-made early.
+the descriptors are in an epoll object, and `select` waits for this object, which is made early, so that its
+descriptor is low.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FINE_S = 0.0025
 
 
 class Parking:
-    """Waits until any of its descriptors is readable; there may be thousands."""
+    """A set of descriptors, possibly thousands, and the wait until any of them is readable."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -110,7 +110,7 @@ class Bells:
         self.orders = None if descriptor is None else self._parking.watch(descriptor)
 
     def wind_up(self) -> None:
-        """Ignore signals, the desk and orders from now on."""
+        """Ignore signals, new jobs and users' orders from now on."""
         for descriptor in (self.signal, self.desk, self.orders):
             if descriptor is not None:
                 self._parking.forget(descriptor)

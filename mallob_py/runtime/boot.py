@@ -1,4 +1,4 @@
-"""Starting and ending a rank: the order of fork server, MPI, desk and loop.
+"""Starting and ending a rank: fork server, MPI, desk (where jobs come in) and loop, in order.
 
 The fork server starts before MPI, and the signal handlers before both, so that a signal never kills a rank
 that has children. If a rank fails at the start, all ranks end: with a clear message if the user can act
@@ -118,7 +118,10 @@ class _Arrival(msgspec.Struct, frozen=True):
 
 
 class DeskError(Exception):
-    """Error: the desk cannot be opened (exit code 2), or must close (1); all ranks end with this message."""
+    """Error: the desk cannot be opened (exit code 2), or must close (exit code 1).
+
+    All ranks end with this message.
+    """
 
 
 def client_rank(client: int, placement: Placement) -> int:
@@ -166,8 +169,8 @@ def run_rank(
     pes = placement.pes_of(transport.rank)
     pool_options = _pool_options(settings, pes)
     pool = WorkerPool(server, pool_options)
-    #: greatest number of suspended workers per PE; other processes run a worker, are kept for a chain, or
-    #: spare
+    #: greatest number of suspended workers per PE; each other process runs a worker, is kept for a chain,
+    #: or is spare
     suspended_per_pe = settings.config.job_cache + settings.config.roots_kept(placement.size)
     processes_per_pe = 1 + suspended_per_pe + settings.warm + pool_options.kept_max // len(pes)
     closed = may_be_lost = False
@@ -307,7 +310,7 @@ def run_newcomer(
     stop_bell: StopBell,
 ) -> NoReturn:
     """Run a rank that joins a running system: like `run_rank`, but without MPI and a common start."""
-    settings = replace(settings, rank_loss=mpi.RankLoss.SURVIVE)  # no other systems let ranks join
+    settings = replace(settings, rank_loss=mpi.RankLoss.SURVIVE)  # only such systems let ranks join
     try:
         invitation = read_invitation()
         carrier, newcomer = join(invitation, settings.pes, patience_of(settings.rank_timeout_s))

@@ -17,7 +17,7 @@ class Desk:
     """The part of a rank that takes in jobs. Methods that a desk does not override do nothing."""
 
     def fileno(self) -> int | None:
-        """Return a descriptor that is readable when `turn` must be called; asked for only once."""
+        """Return a descriptor that is readable when `turn` must be called. The rank asks for it only once."""
 
     @property
     def deadline_s(self) -> float:
@@ -43,13 +43,13 @@ class Orders(Protocol):
     """The orders that users give at one rank. `turn` must be called when `fileno` or `deadline_s` says so."""
 
     def fileno(self) -> int | None:
-        """Return a descriptor that is readable when `turn` must be called; asked for only once."""
+        """Return a descriptor that is readable when `turn` must be called. The rank asks for it only once."""
 
     @property
     def deadline_s(self) -> float: ...
 
     def turn(self, now: float) -> None:
-        """Carry out what is due; must be called when nothing else is under way, as it may halt this rank."""
+        """Carry out due orders, which may halt this rank; must be called when nothing else is under way."""
 
     def drained(self, rank: int) -> None:
         """Note that a rank is ready to leave."""

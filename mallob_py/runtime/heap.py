@@ -74,7 +74,7 @@ def _own_resident_bytes() -> int:
 
 
 class HeapKeeper:
-    """Gives the heap's free memory back. `look` should be called about once a second."""
+    """Keeper that gives the heap's free memory back. `look` should be called about once a second."""
 
     def __init__(self, heap: CHeap | None) -> None:
         self._heap = heap

@@ -229,7 +229,7 @@ def _read(path: str) -> bytes:
 
 _PAGE_BYTES = 4096
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-#: positions after the command's name of the fields utime, stime, cutime, cstime
+#: positions of the fields utime, stime, cutime, cstime, counted after the command's name
 _TIMES = slice(11, 15)
 
 

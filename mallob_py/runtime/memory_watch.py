@@ -286,7 +286,7 @@ class RankReclaimable:
         self._paused: dict[int, int] = {}
 
     def give_back_processes(self, wanted_bytes: int) -> int:
-        """End spare and kept processes; spare ones count as no memory, since they share the fork server's."""
+        """End spare and kept processes. Spare processes count as no memory: they share the server's."""
         self._pool.processes.keep_none_ready()
         return self._pool.processes.discard_all(self._pool.kept.drop_oldest(wanted_bytes))
 

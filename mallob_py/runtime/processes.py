@@ -42,7 +42,7 @@ def import_places() -> dict[str, str]:
 
 
 def bytes_read(pid: int, path: str) -> tuple[int, int] | None:
-    """Return how many bytes of a file a process has read, and the file's size; None: it is not open there."""
+    """Return how many bytes of a file a process has read, and the file's size; None: the file is not open."""
     with contextlib.suppress(OSError, ValueError):
         wanted = os.stat(path)
         for descriptor in os.listdir(f"/proc/{pid}/fd") if os.path.isfile(path) else ():
@@ -93,7 +93,7 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptors_needed(pes: int, processes_per_pe: int, links: int = 0) -> int:
-    """Return how many descriptors a rank of `pes` PEs may need; a process's description needs one, too.
+    """Return how many descriptors a rank of `pes` PEs may need, also one per process for a description.
 
     `links`: number of ranks with connections outside MPI.
     """

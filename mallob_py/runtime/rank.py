@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 #: largest size of a description that travels inside messages
 INLINE_BYTES_MAX = 4096
-#: longest wait, at this rank's end, until newcomers have removed their remains on their hosts
+#: longest time for which this rank, at its end, waits until newcomers have cleaned up on their hosts
 _LAST_SHELL_S = 5.0
 #: greatest number of chunks of 256 KB copied per turn: workers, timers and users must not wait longer
 _TRANSFERS_PER_TURN = 4
@@ -108,7 +108,7 @@ class Rank:
         self.lookout = Lookout(transport, ring, peers, self._send)
         self._bells = bells
         self._desk: Desk | None = None
-        #: the orders taken here; None: no orders
+        #: the interface to users' orders; None: this rank takes no orders
         self.orders: Orders | None = None
         self._newcomers = Newcomers(transport, clock)
         #: the log of all stimuli; None: stimuli are not logged
@@ -174,7 +174,7 @@ class Rank:
         return self._tell_of(job, stimuli.JobInterrupted(job))
 
     def set_back(self, job: int) -> bool:
-        """Have a job given up once its turn is over (it rests); return False if it is not live."""
+        """Have a job given up once its turn is over (once it rests); return False if it is not live."""
         return self._tell_of(job, stimuli.JobSetBack(job))
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> bool:
@@ -247,8 +247,8 @@ class Rank:
         """
         gc.freeze()  # present objects stay, so collections need not examine them
         self._act()
-        # The first beat comes before other ranks rely on this rank: a crash leads to a restart only after
-        # that beat.
+        # This rank sends its first beat (sign of life) before other ranks rely on it: only after that beat, a
+        # crash leads to a restart.
         self._look_around(self.now())
         if self._desk is not None:
             self._desk.turn(self.now())  # jobs come in first, even if the time limit has passed already
@@ -400,7 +400,7 @@ class Rank:
         if isinstance(it.message, TreeMessage) and self._transport.is_congested(it.rank):
             self._tell(rank_stimuli.Congested(it.g, it.source, it.dest, it.message))
         elif isinstance(it.message, Checkpoint) and self._transport.is_congested(it.rank):
-            pass  # no checkpoint is sent back: another one follows
+            pass  # the checkpoint is dropped: a newer checkpoint follows
         else:
             self._transport.send(it.rank, seal(it.g, it.source, it.dest, encode(it.message)))
 
@@ -476,10 +476,10 @@ class Rank:
         self._transport.leave(self.node.leavers)
 
     def close(self) -> bool:
-        """End this rank's processes and files; return whether all other ranks were met before."""
+        """Meet the other ranks, then end this rank's processes and files; return whether all were met."""
         if self._desk is not None:
             self._desk.close()
-        # First, other ranks save the work of processes that were forked here.
+        # Other ranks first save the work of the worker processes that this rank's fork server has forked.
         met = self._transport.close(then=self._close_doors, dead=self.lookout.take_dead)
         self._newcomers.wait(time.monotonic() + _LAST_SHELL_S)
         return met

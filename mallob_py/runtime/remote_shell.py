@@ -46,7 +46,7 @@ def slurm_step(job: str, host: str) -> list[str]:
 
 
 def shell_to(host: str, env: Mapping[str, str], command: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the command to reach a host: the given command, else a step inside Slurm, else ssh."""
+    """Return the command to reach a host: the given command, else a Slurm step if inside Slurm, else ssh."""
     if command is None and (job := env.get(SLURM_JOB)):
         return tuple(slurm_step(job, host))
     return (*(SSH if command is None else command), host)

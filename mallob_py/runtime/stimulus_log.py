@@ -68,7 +68,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A logged stimulus. `t`: the time given to `Node.handle`. `error`: the exception it raised, if any."""
+    """A logged stimulus. `t`: the time given to `Node.handle`. `error`: the exception raised, if any."""
 
     t: float
     stimulus: AnyRankStimulus

@@ -245,7 +245,7 @@ class Left(ProcessMessage, frozen=True, tag=12):
 
 
 class Imports(ProcessMessage, frozen=True, tag=17):
-    """Sent before an application's first task. `is_own`: the process must import the application itself."""
+    """Sent before the first task of an application. `is_own`: this process must import the application."""
 
     application: str
     is_own: bool

@@ -4,7 +4,7 @@
 rank; a job passes through `intake.py`, `desk_machine.py` (which decides), `inputs.py` and `endings.py`.
 Other processes hand in jobs by `client.py`.
 
-Two errors are defined here: one for faults of the user's job file, one for faults of our surroundings.
+Two errors are defined here: one for faults of a user's job file, one for faults of the service's environment.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class JobFileError(Exception):
     """A job file is refused, with this error as its reply.
 
     `field` is the field at fault ("": the whole file). `identity` is the "user.name" after which the reply's
-    file is named; None: that file is named after the job file, because the identity is invalid or another
-    job's. `user` is the identity's user and `group` the job's group, if known.
+    file is named; None: that file is named after the job file, because the identity is invalid or belongs to
+    another job. `user` is the identity's user and `group` the job's group, if known.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ def submit(
         flush_policy = flush_policy_of(client_dir)
         content = json.dumps(job).encode("ascii")
         if file_mode != PUBLIC or spare is None or not spare.put(temporary, content):
-            # A file with restricted permissions must be new: an existing one may be another user's.
+            # A file with restricted permissions must be new: an existing file may be another user's.
             more = 0 if file_mode == PUBLIC else os.O_EXCL
             with open(temporary, "wb", opener=lambda path, how: os.open(path, how | more, file_mode)) as file:
                 file.write(content)
@@ -214,7 +214,7 @@ _LOOKED_INTO_MAX = 5000
 
 
 def not_handed_in(client_dir: Path, identities: Collection[str]) -> list[str]:
-    """Return those of `identities` that were never handed in here; [] if too many files would be read."""
+    """Return the `identities` that were never handed in here; [] if too many files would be read."""
     missing = [one for one in identities if not os.path.lexists(client_dir / "out" / reply_name(one))]
     if not missing:
         return []
@@ -229,7 +229,7 @@ def not_handed_in(client_dir: Path, identities: Collection[str]) -> list[str]:
 
 
 def unknown_job(client_dir: Path, identity: str) -> str:
-    """Return the message that a job is unknown, with the last job of this name plus numbers, if any."""
+    """Return the message that a job is unknown; it names the last job whose name adds numbers, if any."""
     hint = ""
     with contextlib.suppress(OSError):
         known = [name.removesuffix(".json") for name in os.listdir(client_dir / "out")]
@@ -242,7 +242,7 @@ def unknown_job(client_dir: Path, identity: str) -> str:
 
 
 class PendingJob(NamedTuple):
-    """The user, name and group ("": none) that stand in a job file."""
+    """The user, name and group ("": no group) that a job file contains."""
 
     user: str
     name: str
@@ -270,7 +270,7 @@ class _File(NamedTuple):
 
 
 class PendingJobs:
-    """The jobs of one client without a reply. `look` costs two listings and reading new files."""
+    """The jobs of one client without a reply. `look` lists two folders and reads only new files."""
 
     def __init__(self, client_dir: Path) -> None:
         self._in_dir = client_dir / "in"
@@ -289,7 +289,7 @@ class PendingJobs:
         return self._look()
 
     def _look(self) -> Pending:
-        """List all files. Raises FileNotFoundError if a file vanished, but lists all others before."""
+        """List all files. If a file vanished, raise FileNotFoundError after all others were listed."""
         self._gone = None
         still_known: dict[_File, PendingJob | None] = {}
         paths: dict[_File, str] = {}

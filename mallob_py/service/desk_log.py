@@ -26,7 +26,7 @@ SUFFIX = ".desk.jsonl"
 
 
 class DeskHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The initial state of a client's machine. `version`: that of the program that wrote the file."""
+    """The initial state of a client's machine. `version`: the version of the program that logs."""
 
     client: int
     desk: DeskSetting
@@ -43,7 +43,7 @@ class Call(msgspec.Struct, frozen=True, tag_field="line", tag="call"):
 
 
 class Order(msgspec.Struct, frozen=True, tag_field="line", tag="order"):
-    """An order of the machine, a method of `Hands` with its arguments."""
+    """An order of the machine: the name of a method of `Hands`, and its arguments."""
 
     depth: int
     name: str
@@ -78,7 +78,7 @@ def hands_by(execute: Callable[..., Any]) -> Hands:
 
 
 def encoder_for(jobs: LiveJobs) -> Callable[[object], bytes]:
-    """Return the encoder of a log's lines: a live job is its number, a job to be admitted its content."""
+    """Return the encoder of a log's lines: it writes a live job's id, and all of a job to be admitted."""
 
     def plain(thing: object) -> Any:
         assert isinstance(thing, LiveJob), thing
@@ -103,7 +103,7 @@ def decoder_for(jobs: LiveJobs, kind: Any) -> Callable[[bytes], Any]:
 
 
 class DeskLog:
-    """The log of one client's machine; `machine` is this machine, each call of which is logged."""
+    """The log of one client's machine; `machine` is this machine, whose calls are all logged."""
 
     def __init__(self, hands: Hands, setting: DeskSetting, file: LineLog) -> None:
         self.machine = DeskMachine(hands_by(self._order), setting)
@@ -141,7 +141,7 @@ class DeskLog:
         self._depth += 1
         try:
             value = getattr(self._hands, name)(*args)
-        except BaseException:  # a replay could not raise such an error again
+        except BaseException:  # the log ends: a replay could not raise such an error again
             self._file.flush()
             self._file.end()
             raise

@@ -6,8 +6,8 @@ makes room (`jobs/line.py`), on which terms (`jobs/users.py`), and what happens 
 Its `Hands` carry the decisions out: the hands of the service (`service.py`) or of a simulation. Every job
 follows the table in `protocol/job_life.py`.
 
-Callers change these parts by public methods only, and nothing but `DeskSetting`, calls and answers of the
-hands has an influence. So a log of these (`desk_log.py`) can be replayed.
+Callers change these parts by public methods only, and only `DeskSetting`, calls and answers of the hands have
+an influence. So a log of all these (`desk_log.py`) can be replayed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mallob_py.service.jobs.line import Line
 from mallob_py.service.jobs.live import LiveJob, LiveJobs
 from mallob_py.service.jobs.users import AtWork, Terms, UserBook, UserRules
 
-#: bounds of one call that begins jobs: number of jobs begun, and time
+#: limits of one call that begins jobs: number of jobs that it begins, and its duration
 _BEGIN_AT_ONCE, _BEGIN_S = 16, 0.05
 #: shortest time between two changes of jobs' terms
 _TERMS_PERIOD_S = 0.1
@@ -67,10 +67,10 @@ class Hands(Protocol):
     def set_terms(self, job: int, terms: Terms, now: float) -> None: ...
 
     def tell_clients(self, work: AtWork) -> None:
-        """Tell all other clients which jobs are at work here."""
+        """Tell all other clients how much work each user has here."""
 
     def note_work(self, job: int, is_at_work: bool, now: float) -> None:
-        """Note whether the job may be to blame for a crash from now on."""
+        """Note whether the job may cause a crash from now on."""
 
 
 class DeskSetting(msgspec.Struct, frozen=True):
@@ -149,11 +149,11 @@ class DeskMachine:
         self._look_again()
 
     def goes_on(self, job: LiveJob) -> None:
-        """Note that a job's input is read on, whether or not it had stalled."""
+        """Note that the reading of a job's input continues, whether or not it had stalled."""
         self.line.bring_back(job)
 
     def interrupt(self, identity: str, by: int, now: float) -> None:
-        """End a job early, in any state, by interruption `by`. Raises JobFileError if the job is not live."""
+        """End a live job in any state; `by`: the interruption's id. Raises JobFileError without the job."""
         job = self.jobs[self.holds.interrupt(identity, by)]
         if job.state is JobState.AT_PE:
             self._hands.interrupt(job.id)
@@ -172,7 +172,7 @@ class DeskMachine:
         self._look_again()
 
     def was_given_up(self, news: JobGivenUp, is_saved: bool, now: float) -> None:
-        """Have a job that has left its PE wait for its next turn."""
+        """Put a job that was given up by its PE in line for its next turn; `is_saved`: no work was lost."""
         job, spent = self.jobs[news.job], news.spent
         before_s = 0.0 if job.spent is None else job.spent.pe_s
         job.spent, job.last_turn_s = spent, spent.pe_s - before_s

@@ -95,7 +95,7 @@ class Endings:
     def fail_early(
         self, live: LiveJob, field: str, message: str, statistics: JobStatistics, now: float
     ) -> None:
-        """Fail a job that cannot be run; a revision's chain goes on without it."""
+        """Fail a job that cannot be run; a chain goes on without its failed revision."""
         file, (number, revision, chain) = live.known_file, self._numbers(live)
         reply = failure_reply(file, number, field, message, statistics, revision)
         if chain is not None:

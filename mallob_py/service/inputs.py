@@ -54,7 +54,7 @@ class Inputs:
         self.deadline_s = math.inf
 
     def read(self, live: LiveJob, now: float) -> None:
-        """Begin to read a job's input; the desk hears of the end as an event (`workers.tasks.ReadDone`)."""
+        """Begin to read a job's input; an event tells the service of the end (`workers.tasks.ReadDone`)."""
         self._machine.reads(live, now)
         if limits_s := [limit_s for limit_s, _, _ in _limits(live.terms)]:
             heapq.heappush(self._read_until, (now + min(limits_s), live.id))
@@ -179,7 +179,7 @@ def _limits(
 ) -> Iterator[tuple[float, float, Outcome]]:
     """Yield (limit, time used so far, outcome at the limit) for each limit of a job whose input is read.
 
-    `lasted_s`: time since the job could be read; `read_s`: time since a process reads its input.
+    `lasted_s`: time since reading was requested; `read_s`: time since a process began to read the input.
     """
     if terms.wallclock_limit_s:
         yield terms.wallclock_limit_s, lasted_s, Outcome.WALLCLOCK_LIMIT

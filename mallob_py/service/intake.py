@@ -37,10 +37,10 @@ from mallob_py.service.telemetry.status_writer import StatusWriter
 
 #: bounds of one turn: greatest number of files taken in, and greatest duration
 _TAKE_AT_ONCE, _TAKE_S = 16, 0.02
-#: greatest number of files taken in per turn if many are known; number of known files for each further file
-#: in a turn
+#: greatest number of files taken in per turn, however many are known; number of known files that allow one
+#: more file per turn
 _TAKE_AT_ONCE_MAX, _FILES_PER_MORE = 128, 100
-#: rough bound on the memory of parsed job files; beyond it, files are dropped and read again
+#: rough bound on the memory of parsed job files; beyond it, parsed files are dropped, and read again later
 _PARSED_BYTES_MAX = 8 << 20
 _PARSED_PER_BYTE, _PARSED_BYTES_MIN = 10, 2000
 _LITERAL_BYTES = 4
@@ -49,7 +49,7 @@ WAITING_MAX = 200_000
 #: time for which a revision waits for its precursor, and an interruption for its job
 _PRECURSOR_WAIT_S = 1.0
 
-#: function called with a job and the time once the job's file is there
+#: function that is called, with a job and the time, when the job's file is in memory
 Continuation = Callable[[LiveJob, float], None]
 
 
@@ -114,7 +114,7 @@ class Intake:
         self._parsed: dict[int, Parsed] = {}
         #: live jobs whose large file is read again, with the function to call afterwards
         self._again: dict[int, Continuation] = {}
-        #: early revisions and interruptions: internal id -> (deadline, file, parsed file)
+        #: revisions and interruptions that precede their job: internal id -> (deadline, file, parsed file)
         self._early: dict[int, tuple[float, Incoming, JobFile | Interruption]] = {}
         #: answered revisions of a former service whose precursor must run again first: identity of the
         #: precursor -> (first revision of the chain, file, parsed file)
@@ -168,7 +168,7 @@ class Intake:
             self._take_in_early(now)
         if self._unrestored and not self._may_come() and not self._taken:
             for _, incoming, _ in self._unrestored.values():
-                self._cannot_go_on_from(incoming, "its precursor is gone", now)
+                self._cannot_go_on_from(incoming, "its precursor is missing", now)
             self._unrestored.clear()
         self._next_s = -math.inf if self._taken else self._next_early_s(now)
 
@@ -240,7 +240,7 @@ class Intake:
         now: float,
         due_s: float | None = None,
     ) -> None:
-        """Take in a parsed file; `due_s`: the deadline of a file that was early before."""
+        """Take in a parsed file; `due_s`: the deadline of a file that came before its job."""
         due_s = due_s or now + _PRECURSOR_WAIT_S
         try:
             if self._is_early(request) and (self._may_come() or now < due_s):
@@ -284,7 +284,7 @@ class Intake:
         for _, early, request in list(self._early.values()):
             is_of_job = isinstance(request, Interruption) and request.identity == identity
             is_before = early.handed_in_s < incoming.handed_in_s
-            # If both files were claimed earlier, their order is unknown: their times are those of claiming.
+            # If both files were claimed earlier, their order is unknown: only times of claiming are known.
             if is_of_job and is_before and not (early.is_known and incoming.is_known):
                 del self._early[early.internal_id]
                 self._refuse(early, no_live_job(identity), now, request)
@@ -427,7 +427,7 @@ class Intake:
         while precursor is not None and precursor.identity in self._unrestored:
             first, incoming, following = self._unrestored.pop(precursor.identity)
             if not self._chains.restore(incoming.internal_id, first, following, now):
-                self._cannot_go_on_from(incoming, "its precursor is gone", now)
+                self._cannot_go_on_from(incoming, "its precursor is missing", now)
             precursor = following
 
     def _cannot_go_on_from(self, incoming: Incoming, why: str, now: float) -> None:

@@ -4,7 +4,7 @@ It runs on the first client's rank, which speaks for the service. If that rank l
 that takes over its client goes on (`store/orders.py`).
 
 Ranks that leave are chosen so that whole hosts become empty; on one host, the highest ranks are chosen. An
-order is done when the processes of its ranks on this host are gone.
+order is done when the processes of the leaving ranks on this host have ended.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def check_hosts(order: Resize) -> None:
         raise Refusal(f"{order.remote_shell!r} is no command")
 
 
-#: period of checking whether departed processes are gone; most of them report their end before
+#: period of checking whether the processes of departed ranks have ended; most report their end earlier
 _LOOK_S = 0.25
 
 
@@ -107,7 +107,7 @@ class _Aside(NamedTuple):
 
 
 class Resizing:
-    """Carry out the orders that a service receives to change its ranks (see `runtime.rank.Orders`)."""
+    """Carries out the orders that a service receives to change its ranks (see `runtime.rank.Orders`)."""
 
     def __init__(self, rank: Rank, folder: OrderFolder, clients: Sequence[int], must_stay: str = "") -> None:
         """`clients`: the ranks of all clients, kept up to date. `must_stay`: why this rank cannot leave, or
@@ -117,9 +117,9 @@ class Resizing:
         self._rank = rank
         self._clients = clients
         self._folder = folder
-        #: name of the order under way
+        #: name of the order that is being carried out
         self._name = ""
-        #: ranks that leave by the order under way
+        #: ranks that leave by this order; None: no ranks leave now
         self._departure: Departure | None = None
         #: for growth: time of the order (since 1970), and the former number of ranks
         self._growing: tuple[float, int] | None = None
@@ -197,7 +197,7 @@ class Resizing:
         return {name for name, one in self._aside.items() if one.answer is not None or one.until_s > now}
 
     def _put_off(self, name: str, answer: Answer | None, error: OSError) -> None:
-        """Set an order aside until a pause after this turn; report this once."""
+        """Set an order aside until some time after this turn; report this once for each order."""
         if name not in self._aside:
             path = self._folder.path / name
             tell(f"the order {path} cannot be carried out now, and is tried again: {error}")
@@ -218,7 +218,7 @@ class Resizing:
 
     def _note_ranks(self) -> None:
         """Write down the number of ranks. Raises OSError if the disk is full."""
-        home = self._rank.hosts[self._who_stays()]  # the ranks that the service starts are on this host
+        home = self._rank.hosts[self._who_stays()]  # the host where the service starts its ranks
         ranks = sum(self._rank.hosts[rank] == home for rank in self._members)
         try:
             self._folder.note_ranks(ranks)
@@ -302,7 +302,7 @@ class Resizing:
         self._answer(self._name, Answer(refusal, before, after, took_s))
 
     def _who_stays(self) -> int:
-        """Return a rank that the launcher started: the others hear of the launcher's signals from it."""
+        """Return a rank that the launcher started: other ranks hear of the launcher's signals from it."""
         founders = [rank for rank in self._members if rank in self._rank.node.founders.members]
         return self._rank.rank if self._rank.rank in founders or not founders else founders[0]
 

@@ -107,7 +107,7 @@ class Retention:
         self.deadline_s = -math.inf
 
     def turn(self, now: float) -> None:
-        """Do some steps of the current sweep, or of a new one."""
+        """Do some steps of the current sweep, or of a new sweep."""
         if self._sweep is None:
             self._sweep = self._steps()
         until_s = time.monotonic() + _STEPS_S

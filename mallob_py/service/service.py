@@ -3,7 +3,7 @@
 A job's way: claimed by the directory (from then on it survives a crash) -> checked against the schema
 (`intake.py`) -> held, lined up and begun by the machine (`desk_machine.py`), whose hands are here -> its
 input read by a helper process (`inputs.py`) -> submitted to the PE -> ended -> replied (`endings.py`). Any
-failure on this way becomes the job's one reply; nothing raises into the event loop.
+failure on this way becomes the job's one reply; no error reaches the event loop.
 
 A revision of an incremental job is held until its precursor has its reply. Its input is then read on top of
 the precursor's description (`jobs/chains.py`). For the PEs a revision is a job like any other.
@@ -85,7 +85,7 @@ class ServiceSetting:
 
 
 class Service(Desk):
-    """The desk of a client rank (see `runtime.rank.Desk`), and the hands of its machine."""
+    """The desk of a client rank (see `runtime.rank.Desk`), which carries out the orders of its machine."""
 
     deadline_s = -math.inf
 
@@ -210,7 +210,7 @@ class Service(Desk):
         """Close the service. Jobs without a reply stay in the journal and run again after a restart."""
         states = self._status.states()
         self._let_go()
-        if not self._is_new:  # a new service never took jobs, and the reason was reported
+        if not self._is_new:  # a new service took no jobs, and has already reported why
             running = states.pop("running", 0)
             left = Leftovers(
                 running_jobs=running,
@@ -233,7 +233,7 @@ class Service(Desk):
         self._directory.close()
 
     def _open(self) -> None:
-        """Announce the service, and end unreadable chains. Called once the desks of all ranks are open."""
+        """Announce the service, and end unreadable chains. Called when the desks of all ranks are open."""
         self._setting.greet(self._directory.path / "in")
         for first in self._unreadable_chains:
             if (place := self._chains.place_of(first)) is not None:
@@ -251,7 +251,7 @@ class Service(Desk):
         return bool(self._running.blamed) and self._running.is_suspect(job)
 
     def begin(self, job: LiveJob, now: float) -> None:
-        # If the job's file is being read again already, that was asked for in order to end the job.
+        # If the job's file is being read again already, the file is wanted in order to end the job.
         if job.file is None and (
             self._intake.is_read_again(job) or not self._intake.has_file(job, self.begin, now)
         ):

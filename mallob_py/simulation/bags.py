@@ -67,7 +67,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Slow(msgspec.Struct, frozen=True, order=True):
-    """Message `number` between two workers; (index, turn) is the worker number `turn` at that index."""
+    """Message `number` from one worker to another; (index, turn): worker number `turn` at that index."""
 
     source: tuple[int, int]
     dest: tuple[int, int]
@@ -95,7 +95,7 @@ class BagPlan(msgspec.Struct, frozen=True, kw_only=True):
     told_bytes_per_s: int | None = None
     #: whether each bag can estimate the number of its tasks
     is_measured: bool = False
-    #: whether the job is to find the cheapest way down the tree, instead of counting all nodes
+    #: whether the job must find the cheapest way down the tree, instead of counting all nodes
     is_search: bool = False
     volume: int
     events: tuple[Event, ...] = ()
@@ -638,7 +638,7 @@ class BagCluster:
         else:
             worker.ledger.receive(source, message, self.now)
         if worker.ledger.books.root is not None and worker.ledger.books.done() > self._expected[0]:
-            raise WrongResult(f"{worker.ledger.books.done()} tasks are done of {self._expected[0]}")
+            raise WrongResult(f"{worker.ledger.books.done()} tasks done, of only {self._expected[0]}")
         self._flush(worker)
         if worker.busy_until_s == math.inf:
             self._wake(worker, self.now)

@@ -47,15 +47,15 @@ def check_invariants(cluster: Cluster) -> None:
 
 
 def _check_jobs(cluster: Cluster, present: Present) -> set[int]:
-    """Check that every job handed in is in exactly one state: at a desk, live at its client, or ended."""
+    """Check that every job handed in either waits at a desk, or is live at its client, or has ended."""
     live: set[int] = set()
     for _, pe in present:
         live |= set(pe.client.jobs)
-    assert not live & set(cluster.ended), "a job has ended and is live"
+    assert not live & set(cluster.ended), "a job that has ended is still live"
     at_desks = cluster.folders.at_desks()
-    assert not live & at_desks, "a job waits at a desk and is live"
+    assert not live & at_desks, "a job is live although it still waits at a desk"
     assert live | at_desks >= cluster.folders.open, "a job is lost"
-    assert live | at_desks <= cluster.folders.open, "a job that nobody has handed in"
+    assert live | at_desks <= cluster.folders.open, "there is a job that nobody has handed in"
     if isinstance(cluster.folders, DeskFolders):
         cluster.folders.check_rest(live)
     return live
@@ -65,7 +65,7 @@ def _check_volumes(cluster: Cluster, present: Present, live: set[int]) -> dict[i
     """Check that all images agree, and C1, C2 hold."""
     _, some = present[0]
     first = some.balancer
-    assert set(first.jobs) == live, f"image {sorted(first.jobs)} but live {sorted(live)}"
+    assert set(first.jobs) == live, f"the image has {sorted(first.jobs)}, live jobs are {sorted(live)}"
     for _, pe in present:
         assert pe.balancer.epoch == first.epoch, "two PEs rest in different epochs"
         assert pe.balancer.jobs == first.jobs, "two PEs have different images"
@@ -78,7 +78,9 @@ def _check_volumes(cluster: Cluster, present: Present, live: set[int]) -> dict[i
         _check_rotation(volumes, fair_shares(first.jobs, cluster.size))
     else:
         fair = volumes_of(first.jobs, cluster.size)
-        assert volumes == {job: fair.get(job, 0) for job in live}, f"{volumes} are not the fair {fair}"
+        assert volumes == {job: fair.get(job, 0) for job in live}, (
+            f"the volumes are {volumes}, but fair volumes are {fair}"
+        )
     assert first.total_volume == sum(volumes.values())
     demands = {job: first.jobs[job].demand for job in live}
     if len(live) > cluster.size and not first.rotation.is_on:
@@ -105,7 +107,7 @@ def _check_trees(cluster: Cluster, present: Present, volumes: dict[int, int]) ->
             assert worker.index not in workers[worker.job], f"two workers {worker.index} of job {worker.job}"
             workers[worker.job][worker.index] = (place, worker)
     for job, tree in workers.items():
-        assert sorted(tree) == list(range(volumes[job])), f"job {job}: {sorted(tree)} of {volumes[job]}"
+        assert sorted(tree) == list(range(volumes[job])), f"job {job}: {sorted(tree)}, volume {volumes[job]}"
         client = cluster.submitted[job]
         for index, (rank, worker) in tree.items():
             assert worker.state in _AT_REST, f"job {job} worker {index} is {worker.state}"
@@ -124,7 +126,7 @@ def _check_trees(cluster: Cluster, present: Present, volumes: dict[int, int]) ->
             )
             assert seat is not None
             assert (seat.rank, seat.stay) == (cluster.pes[rank].rank, worker.stay), (
-                f"job {job}: seat {index} differs"
+                f"job {job}: seat {index} names another worker"
             )
 
 
@@ -146,14 +148,16 @@ def _check_capacities(cluster: Cluster, present: Present, volumes: dict[int, int
         assert count <= capacity, f"rank {rank} of capacity {capacity} runs {count} workers"
     active = [pe.workers.active for _, pe in present]
     dead = sum(worker is not None and worker.is_bereft for worker in active)
-    assert running.total() + dead == sum(volumes.values()), f"{running} run, {dead} dead, for {volumes}"
+    assert running.total() + dead == sum(volumes.values()), (
+        f"{running} workers run, {dead} have no process, the volumes are {volumes}"
+    )
 
 
 def _check_idle(present: Present) -> None:
-    """Check that the tree's root knows exactly the idle PEs, and no open request that is not wanted any more.
+    """Check that the root of the tree counts the idle PEs and the open requests correctly.
 
-    Without idle PEs, a request that found none may have outlived its parent: it waits for the next idle PE or
-    epoch. All trees are whole (`_check_trees`), so no other request is open.
+    All trees are whole (`_check_trees`), so no request is open, with one exception: if no PE is idle, a
+    request that has outlived its parent may wait for the next idle PE or epoch.
     """
     idle = sum(pe.workers.active is None for _, pe in present)
     supplies = [pe.matcher.supply() for _, pe in present if pe.matcher.is_root()]
@@ -172,9 +176,9 @@ def _check_nothing_left(cluster: Cluster, present: Present, live: set[int]) -> N
         if pe.workers.active is not None:
             workers.append(pe.workers.active)
         for worker in workers:
-            assert worker.job in live, f"rank {pe.rank} keeps a worker of job {worker.job}"
+            assert worker.job in live, f"rank {pe.rank} keeps a worker of ended job {worker.job}"
             if worker.state.has_process:
                 held.add((place, worker.number))
-        assert not pe.workers.parenting.early, "an answer waits for ever"
-        assert not len(pe.workers.leaving), "a worker leaves for ever"
+        assert not pe.workers.parenting.early, "an early answer waits for ever"
+        assert not len(pe.workers.leaving), "a leaving worker never ends"
     assert set(cluster.processes) == held, "processes without workers"

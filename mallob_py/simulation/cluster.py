@@ -49,7 +49,7 @@ Observer = Callable[[float, int, str, dict[str, Any]], None]
 
 
 class _Rank:
-    """The simulator's part of one rank. `places`: those of its PEs; `node`: None for no member."""
+    """The simulator's part of one rank. `places`: the places of its PEs; `node`: None if it is no member."""
 
     def __init__(self, address: int, places: range, node: Node | None = None) -> None:
         self.address = address
@@ -60,7 +60,7 @@ class _Rank:
         self.is_gone = False
         #: whether the rank has ended with all others, by a user's order
         self.is_over = False
-        #: whether the rank is neither gone, over nor hung
+        #: whether the rank is not lost, has not ended and does not hang
         self.is_awake = True
         #: whether a user has ordered the rank to leave
         self.is_to_leave = False
@@ -95,7 +95,7 @@ class _Rank:
         return frozenset() if self.newcomer is None else frozenset(self.newcomer.membership.lost)
 
     def hears_of(self, address: int) -> bool:
-        """Tell whether the rank would hear from that address."""
+        """Tell whether the rank takes messages from the rank at `address`."""
         if address in self.lost:
             return False
         if self.newcomer is not None and self.node is None:
@@ -304,7 +304,7 @@ class Cluster(Network):
 
     def _have_drain(self, rank: _Rank) -> None:
         rank.has_drained = False
-        if not self.is_there(rank.drains_for):  # another rank takes over the order with its folder
+        if not self.is_there(rank.drains_for):  # that rank is lost or hangs; its heir would give the order
             rank.drains_for = rank.address
         self.tell_rank(rank.drains_for, rank_stimuli.DrainWanted(rank.address, rank.drains_until_s))
 
@@ -363,7 +363,7 @@ class Cluster(Network):
         self.later(self._detect_s, lambda: self._speak(rank))
 
     def _speak(self, rank: _Rank) -> None:
-        """Have a rank that did hang send beats to the members that it knows, until it hears its state.
+        """Have a rank that has hung send beats to members that it knows, until it hears whether it is lost.
 
         If all ranks that know both generations are gone, the ranks of the earlier generation end. Real ranks
         never need this rule: all know the founders, and if no founder is left, the other ranks end.
@@ -572,7 +572,7 @@ class Cluster(Network):
             for (place, _), process in self.processes.items():
                 has_work = process.job in self.processes.orderly and process.is_started
                 is_here = self._loop_of[place] == rank.address and not process.is_suspended
-                assert not (has_work and is_here), "a drained rank has work of a bag"
+                assert not (has_work and is_here), "a drained rank still has work of a bag job"
         self._remove(rank)
         if self.newcomers_awake():  # newcomers may wait for an answer of the rank
             self._look_for_later(rank.address)
@@ -670,7 +670,7 @@ class Cluster(Network):
         assert len(generations) == 1, f"ranks rest in different generations: {generations}"
         (present,) = generations
         assert present is not None
-        assert present.members == tuple(rank.address for rank in there), "members that are not there"
+        assert present.members == tuple(rank.address for rank in there), "members and live ranks differ"
         were_members = [rank.address for rank in self._ranks if rank.node is not None]
         self.folders.check(were_members, present.members)
 

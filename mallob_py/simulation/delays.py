@@ -72,7 +72,7 @@ class InfinitelyFast:
 class DelayRanges(msgspec.Struct, frozen=True, kw_only=True):
     """The shortest and the longest delay of each kind, in seconds.
 
-    With `skew` 1 all delays between the two are equally likely; with a larger `skew` most delays are short.
+    With `skew` 1 all delays between these two are equally likely; with a larger `skew` most delays are short.
     """
 
     message_s: tuple[float, float] = (20e-6, 500e-6)
@@ -137,7 +137,7 @@ class _Stream:
 class HashedDelays(InfinitelyFast):
     """Delays that follow from the seed and from what is delayed.
 
-    If `special` is given, all other events take the shortest time.
+    If `special` is given, all events except these take the shortest time.
     """
 
     def __init__(self, seed: int, ranges: DelayRanges, special: Collection[Delayed] | None = None) -> None:

@@ -1,8 +1,8 @@
 """Clients' desks in virtual time. Each is the `DeskMachine` of production; this file executes its orders.
 
-Each folder has a desk while its holder lives. The folder's journal, replies and checkpoints outlive the desk:
-the heir's desk takes up all jobs without a reply. While a folder's disk is full, replies wait in order, and
-are lost if the holder is lost.
+A desk takes in a client's jobs and answers them. Each folder has a desk while its holder lives. The folder's
+journal, replies and checkpoints outlive the desk: the heir's desk takes up all jobs without a reply. While a
+folder's disk is full, replies wait in order, and are lost if the holder is lost.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Desk:
         self._end(job, Outcome.FAILED, "lacks a result")
 
     def end_chain_by(self, job: LiveJob, now: float) -> None:
-        raise AssertionError("no chain is ended by a file here")
+        raise AssertionError("no job file in a simulation ends a chain")
 
     def end_at_limit(self, job: LiveJob, now: float) -> None:
         self._end(job, Outcome.WALLCLOCK_LIMIT)
@@ -398,8 +398,10 @@ class DeskFolders(Folders):
         for desk in self._present():
             jobs, holds, line = desk.machine.jobs, desk.machine.holds, desk.machine.line
             for job, live in jobs.items():
-                assert (live.state is JobState.AT_PE) == (job in at_pes), f"job {job} is {live.state.value}"
+                assert (live.state is JobState.AT_PE) == (job in at_pes), (
+                    f"job {job} is {live.state.value} for its desk, but not for the PEs"
+                )
                 if live.state is JobState.HELD:
                     unmet, arrives_s = holds.waits_for(job)
-                    assert unmet or arrives_s > self.ranks.now, f"job {job} is held, and nothing says why"
+                    assert unmet or arrives_s > self.ranks.now, f"job {job} is held without a reason"
             line.check()

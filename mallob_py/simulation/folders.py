@@ -112,7 +112,9 @@ class Folders:
 
     def _note_end(self, place: int, ended: JobEnded) -> None:
         job = ended.job
-        assert self._holder_of_job(job) == self.ranks.host_of(place), "an answer without the journal"
+        assert self._holder_of_job(job) == self.ranks.host_of(place), (
+            "a rank has ended a job of a folder that another rank holds"
+        )
         assert job not in self.ended, f"job {job} ended twice"
         self.ended[job] = ended
 
@@ -147,7 +149,7 @@ class Folders:
     def check(self, ranks: Iterable[int], members: tuple[int, ...]) -> None:
         """Check that a member holds each folder."""
         for folder in ranks:
-            assert self._holder_of(folder) in members, f"the folder of rank {folder} has been left alone"
+            assert self._holder_of(folder) in members, f"no member holds the folder of rank {folder}"
 
     def _hand_in(self, job: int) -> None:
         """Have the holder of the job's folder submit the job; if the holder is gone, its heir will."""

@@ -1,4 +1,4 @@
-"""The two kinds of plans that `fuzz.py` plays: of what happens to a cluster, and to a bag job."""
+"""The two kinds of plans that `fuzz.py` plays: plans of a cluster, and plans of a bag job."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def _size_of_cluster(plan: Plan) -> str:
 
 
 class _ClusterShrinker(Shrinker[Plan]):
-    """A shrinker that leaves out jobs, events, PEs and special settings, and at last shortens delays.
+    """A shrinker that leaves out jobs, events, PEs and special settings, and finally shortens delays.
 
-    In the end all messages except a few take the shortest time; the order of these few is the race.
+    In the end all messages except a few take the shortest time; the race lies in the order of these few.
     """
 
     def _steps(self) -> Iterable[Callable[[], None]]:
@@ -96,7 +96,7 @@ class _ClusterShrinker(Shrinker[Plan]):
     # --- fewer events -----------------------------------------------------------------------
 
     def _end_early(self) -> None:
-        """Cut off all events after the failure; the new plan may fail earlier, so that many are cut off."""
+        """Cut off all events after the failure: many, if a smaller plan fails earlier than the first."""
         deeds = self._plan.deeds
         self._try_with(deeds=tuple(deed for deed in deeds if deed.at_s <= self._failure.at_s))
 

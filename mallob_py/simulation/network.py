@@ -22,7 +22,7 @@ Action = Callable[[], object]
 #: test of a message: (source place, destination place, message) -> whether the message must be held back
 MessageTest = Callable[[int, int, AnyWireMessage], bool]
 
-#: codes that mark events other than messages, in the place of the source
+#: codes of events other than messages, in the field for the source of a message
 _TICK, _WAKE, _ACTION = -1, -2, -3
 #: number of events after which past deliveries are forgotten
 _EVENTS_PER_CLEANING = 1 << 17

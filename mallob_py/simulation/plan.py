@@ -23,7 +23,7 @@ _LARGE_SIZES = (128, 256)
 #: number of seeds of which one gets a large cluster
 _LARGE_EVERY = 50
 _NUMBERS_PER_JOB = 20
-#: bound of the numbers that events have for ranks; such a number counts modulo the number of ranks
+#: bound on the rank numbers in events; such a number counts modulo the number of ranks
 _RANKS_MAX = 1 << 10
 #: (matcher, number of random hops, whether requests are made in bulk), drawn for a plan
 _MATCHERS = (
@@ -127,7 +127,7 @@ class Terms(Deed, frozen=True, kw_only=True, tag="terms"):
 
 
 class Breakdown(Deed, frozen=True, kw_only=True, tag="breakdown"):
-    """Give no process to the next `count` workers of the job; with `rank`, to the next on its host."""
+    """Give no process to the next `count` workers: of the job or, with `rank`, on that rank's host."""
 
     what: Failing
     count: int
@@ -211,7 +211,7 @@ _Kind: TypeAlias = Callable[..., AnyDeed]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The data that determines what happens to a cluster; with `special`, all other delays are minimal."""
+    """What happens to a cluster, as data; with `special`, all delays except these are the shortest."""
 
     seed: int
     size: int

@@ -34,7 +34,7 @@ class Failing(Enum):
     FORK = "fork"
     #: the process dies before it runs
     DEATH = "death"
-    #: the process is lost on its way from another PE
+    #: the process was lost in transit from another PE
     WAY = "way"
 
     @property
@@ -171,7 +171,7 @@ class Processes(dict[WorkerKey, Process]):
         passed on when it arrives.
         """
         given = self.pop((giver, effect.worker))
-        assert given.is_suspended, "a process that runs is given"
+        assert given.is_suspended, "only a resting process may be given"
         receiver = place, effect.number
         if given.is_awaited:
             self._onward[giver, effect.worker] = receiver

@@ -153,7 +153,7 @@ def _difference(node: Node, entry: Entry) -> str | None:
         if one != other:
             is_now, was = _short(one or "missing"), _short(other or "missing")
             return f"{about} effect {place} is {is_now}; in the log {was}"
-    return f"{about} the effects are the same in other words"
+    return f"{about} the effects are equal, but encoded otherwise"
 
 
 class _LogEnds(BaseException):
@@ -228,7 +228,7 @@ class _DeskReplay:
                 self._expect(back)
 
     def _check_order(self, name: str, *args: object) -> Any:
-        """Compare an order with the log; repeat the calls before its return, and return what it returned."""
+        """Compare an order with the log; make the calls logged within it, and return its logged value."""
         depth = self._depth
         self._expect(Order(depth, name, args))
         self._depth = depth + 1
@@ -240,7 +240,7 @@ class _DeskReplay:
         return None
 
     def _expect(self, line: Order | Return) -> None:
-        """Compare what the machine does with the next line."""
+        """Compare `line`, what the machine does now, with the log's next line."""
         if self._line is None:
             raise _LogEnds
         text = self._encode(line)

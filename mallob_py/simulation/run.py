@@ -226,7 +226,7 @@ def describe(summary: Summary) -> str:
         ("worker creation ratio, median", summary.creation_ratio_median),
         ("worker creation ratio, max", summary.creation_ratio_max),
         ("worker creation ratio, total", summary.creation_ratio_total),
-        ("workers created on so many PEs", spread),
+        ("share of workers created on n PEs", spread),
         ("context switches per PE, median", summary.context_switches_median),
         ("context switches per PE, mean", summary.context_switches_mean),
         ("epochs", summary.epochs),
@@ -365,7 +365,7 @@ class Simulation:
         self.played_s = time.perf_counter() - began_s
 
     def summary(self) -> Summary:
-        """Return the numbers of an ended run."""
+        """Return the figures of an ended run."""
         measures, setting = self.measures, self.setting
         warm_up_s = min(_WARM_UP_S_MAX, setting.seconds / 10)
         _, shares = measures.utilisation(_WINDOW_S, warm_up_s, setting.seconds)

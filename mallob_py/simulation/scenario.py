@@ -1,11 +1,11 @@
-"""Playing a plan: its events, with a check at each rest, and a check that rest follows the last one in time.
+"""Playing a plan: its events, a check whenever the cluster rests, and a check that it comes to rest in time.
 
 Fairness is promised for a cluster without further news: within a bounded number of rounds of messages it must
 come to rest, and at rest the invariants of `check.py` must hold. News are the events of the plan and the ends
 of jobs at their limits.
 
 `schedule_of` describes a plan for people: its settings, its events, the messages that a shrunk plan delays
-(their order is the race), and the last messages before the failure.
+(the race lies in their order), and the last messages before the failure.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _SUBMITTED = tuple(
 _DELIVERIES_SHOWN = 40
 _WIDTH_MAX = 150
 _PEAK_BYTES = 1 << 20
-#: rounds per bit of the number of PEs until rest; measured over 1675 seeds, each plan also cut off at a
-#: random event: at most 5.3, except for walks without limit
+#: greatest number of message rounds until rest, per bit of the number of PEs; measured over 1675 seeds, each
+#: plan also cut off at a random event: at most 5.3, except for walks without limit
 ROUNDS_PER_BIT = 15
-#: further factor for walks without limit (P 3.2: on average 1/eps hops, and some request always waits much
-#: longer): of 597 seeds one took 14.1 rounds per bit on 256 PEs, which is 6 rounds per bit and 0.46 hops per
-#: PE. A walk has as many hops as there are PEs, or more
+#: number of walks that a request without limit may make until rest (P 3.2: on average 1/eps hops, and some
+#: request always waits much longer): of 597 seeds one took 14.1 rounds per bit on 256 PEs, which is 6 rounds
+#: per bit and 0.46 hops per PE. A walk has as many hops as there are PEs, or more
 WALKS = 8
 #: number of changes of generation that one loss may cause; each takes one round and, at worst, all ranks'
 #: patience
@@ -127,7 +127,7 @@ class Scenario:
             if job in open_jobs and cluster.is_there(address):
                 # A job that is given up loses answers that its client has not heard of.
                 is_excused = job in cluster.folders.lost_ends or self._is_given_up(job, at_s)
-                assert is_excused, f"job {job} was answered, and nobody knows"
+                assert is_excused, f"job {job} was answered, but is still open"
 
     def _is_given_up(self, job: int, since_s: float) -> bool:
         return any(

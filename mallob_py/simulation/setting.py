@@ -72,9 +72,9 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Jobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The stream of jobs: drawn as in P 5.3, or read from a CSV file.
 
-    Each of `clients` users comes with a burst of jobs again and again, after times with mean
-    `interarrival_s` (`arrivals`: poisson, uniform or normal). A share `solved` of the jobs is solved before
-    its wallclock limit, after the limit times the square of a uniform random number.
+    Each of `clients` users brings bursts of jobs, at intervals with mean `interarrival_s` (`arrivals`:
+    poisson, uniform or normal). A share `solved` of the jobs end before their wallclock limit with a
+    solution: after that limit times the square of a uniform random number.
     """
 
     stream: str | None = None

@@ -39,7 +39,7 @@ class Places:
         return self._count
 
     def take(self, peer: str, connection: _Waiting) -> None:
-        """Let a connection wait. If no place is left, cut off the oldest one of the peer with most
+        """Let a connection wait. If no place is left, cut off the oldest connection of the peer with most
         connections.
         """
         if self._count >= self._most:

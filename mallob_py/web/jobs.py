@@ -207,8 +207,8 @@ class Jobs:
         limit: int,
         user: str | None = None,
     ) -> views.EndedJobs:
-        """Return a page of the ended jobs of all users or of one. Only the last ones are searched, some ten
-        thousand for each client.
+        """Return a page of the ended jobs of all users or of `user`. Only the last ended jobs are searched,
+        some ten thousand for each client.
 
         `text`: part of user, name, application or result; `kind`: a key of `ENDED_KINDS`; `order`: a key of
         `ENDED_ORDERS`.
@@ -277,8 +277,8 @@ class Jobs:
         return views.job_of_reply(user, name, index, reply, ended)
 
     def explain(self, key: str, client_index: int | None = None, user: str | None = None) -> str:
-        """Return why a job waits, has its volume, or how it ended, without names of other users' jobs if a
-        user asks. Raises ApiError.
+        """Return why a job waits or has its volume, or how it ended; for a `user`, without names of other
+        users' jobs. Raises ApiError.
         """
         job = self.get(key, client_index)
         if job.ended is not None:
@@ -338,7 +338,7 @@ class Jobs:
         """Record the replies to submissions over HTTP, and remove their uploads. Looks at all jobs without a
         reply.
         """
-        records = self._store.open_records()  # read before the searches: each of them is handed in
+        records = self._store.open_records()  # read before the searches, so all these jobs are handed in
         looks = {index: self._look(index) for index in {record.client for record in records}}
         for record in records:
             pending = looks[record.client]

@@ -46,7 +46,7 @@ class _Numbers:
     def collect(self) -> Iterable[Metric]:
         yield _gauge("up", "Whether a service runs on the api folder.", self._status is not None)
         yield _gauge("web_upload_bytes", "Uploads kept for live jobs.", self._upload_bytes)
-        turns = "Turns per second of the web server's loop, in one digit; 0 if the loop rests."
+        turns = "Turns per second of the web server's event loop, to one significant digit; 0 if below 20."
         yield _gauge("web_loop_turns_per_second", turns, self._turns)
         if self._status is not None:
             yield from _of_service(self._status)

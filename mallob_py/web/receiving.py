@@ -1,6 +1,6 @@
 """Bodies of HTTP requests, bounded in size, in time, and in number per user.
 
-A body that arrives occupies no resource that other users need; a few bodies at a time are processed further.
+A body that still arrives occupies no resource that other users need; few bodies at a time are processed.
 
 A body is either a job's input, which is written to a file piece by piece, or a small job as JSON. Guarantee:
 an upload that is refused, too slow or cut off leaves nothing behind.
@@ -95,8 +95,8 @@ _JSON_BYTES_MAX = 16 << 20
 _SILENCE_MAX_S = 60.0
 #: the lowest permitted rate of a body that takes longer than `_SILENCE_MAX_S`
 _RATE_MIN_BYTES_S = 1000
-#: the number of bodies of one user that may arrive at a time; the number of bodies that are checked at a
-#: time, of one user and of all
+#: greatest number of bodies of one user that arrive at a time; greatest number of bodies that are checked at
+#: a time, of one user and of all users
 _AT_ONCE, _LOOKED_AT, _LOOKED_AT_MAX = 4, 2, 8
 _DEFAULT_USER = "web"
 _USER_MAX = 200
@@ -311,7 +311,7 @@ def _fill_in(fields: dict[str, Any], user: str | None) -> bool:
             raise ApiError(403, f"this token is for jobs of {user}", "user")
         owner, _, name = str(fields.get("precursor", "")).partition(".")
         if "precursor" in fields and (owner != user or "." in name):
-            raise ApiError(403, f"this token is for chains of {user}, whose names have no dot", "precursor")
+            raise ApiError(403, f"this token is for chains of {user}, if job names have no dot", "precursor")
     if "name" in fields:
         return False
     fields["name"] = f"job-{uuid.uuid4().hex[:12]}"

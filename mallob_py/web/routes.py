@@ -183,8 +183,8 @@ _NOTE_S = 1.0
 _JSON = "application/json"
 _TEXT = "text/plain"
 _BYTES = "application/octet-stream"
-#: the number of large answers that are produced at a time, for one user and for all; the number of concurrent
-#: requests of a user; the bytes of a user's unread answers
+#: greatest number of large answers that are produced at a time, for one user and for all users; then the
+#: greatest number of concurrent requests of a user, and of bytes of a user's unread answers
 _MADE_AT_ONCE, _MADE_AT_ONCE_MAX = 1, 3
 _REQUESTS_MAX = 500
 _TOO_MANY = "too many of your requests are under way; wait until some of them have ended"
@@ -272,7 +272,7 @@ OUTPUT = Operation(
 EXPLAIN = Operation(
     "GET",
     "/api/jobs/{key}/explain",
-    "Why a job waits, has its number of workers, or how it ended, in sentences.",
+    "Why a job waits or has its number of workers, or how it ended, in sentences.",
     {_TEXT: {"type": "string"}},
     (_KEY, _CLIENT),
 )
@@ -308,7 +308,7 @@ INTERRUPT = Operation(
 GROUP = Operation(
     "GET",
     "/api/group",
-    "A group of a user in numbers, and its jobs page by page: live jobs, then ended jobs, the last first.",
+    "A user's group in numbers, and its jobs by pages: live jobs, then ended jobs, the latest end first.",
     {_JSON: GroupJobs},
     (*_GROUP, _OFFSET, _LIMIT),
 )
@@ -359,7 +359,7 @@ BATCH = Operation(
         }
     },
 )
-SERVICE = Operation("GET", "/api/service", "Whether a service runs, how busy it is.", {_JSON: ServiceState})
+SERVICE = Operation("GET", "/api/service", "Whether a service runs, and its load.", {_JSON: ServiceState})
 METRICS = Operation("GET", "/metrics", "Numbers for Prometheus.", {_TEXT: {"type": "string"}})
 PAGE = Operation("GET", "/", "The page.", {"text/html": {"type": "string"}}, is_open=True)
 OPENAPI = Operation("GET", "/openapi.json", "This description.", {_JSON: {"type": "object"}}, is_open=True)
@@ -738,7 +738,7 @@ def _user(request: Request) -> str | None:
 
 
 def _whose(request: Request) -> str:
-    """Return the name to which a request counts for limits: its token's user, or the operator at its peer."""
+    """Return the name under which limits count a request: its token's user, or the operator at its peer."""
     return _user(request) or f"operator at {request.client.host if request.client else ''}"
 
 

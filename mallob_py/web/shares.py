@@ -26,7 +26,7 @@ _PIECE_BYTES = 64 << 10
 
 
 class Places:
-    """A number of places for each user and for all; requests wait first for a place of their user."""
+    """A number of places for each user and for all users; requests wait first for a place of their user."""
 
     def __init__(self, each: int, most: int | None = None) -> None:
         self._each = each
@@ -110,7 +110,7 @@ class Answers:
         self._unread = Counts(each_bytes, 429, why)
 
     async def kept(self, response: Response, user: str) -> tuple[Response, Callable[[], None]]:
-        """Return the response, streamed from a file if it is large, and a callback for when it has been read.
+        """Return the response, streamed from a file if it is large, and a callback for the end of reading.
 
         Raises ApiError.
         """

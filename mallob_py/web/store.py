@@ -74,8 +74,8 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One submission. `older` is an earlier reply file of that name, `signature` this submission's reply
-    file.
+    """One submission. `older` is an earlier reply file of the same name, `signature` this submission's
+    reply file.
 
     `is_name_unique`: no other job can have this name, since the web server invented it.
     """
@@ -350,7 +350,7 @@ def load_token(path: Path) -> Token:
         raise ServiceError(f"{path}: others can read the token; remove it (a new one is made) or: chmod 600")
     if not _TOKEN.fullmatch(secret):
         raise ServiceError(
-            f"{path}: holds no token of at least 20 letters and digits; remove it for a new one"
+            f"{path}: holds no token of at least 20 letters and digits; remove it to get a new token"
         )
     return Token(path, secret, is_new=False)
 

@@ -79,7 +79,7 @@ class Timelines:
                 del self._courses[next(iter(self._courses))]
 
     def of(self, number: int) -> Timeline:
-        """Return the course of a job; an empty one for an unknown job."""
+        """Return the course of a job; an empty course for an unknown job."""
         with self._mutex:
             course = self._courses.get(number, Timeline())
             volumes, interim = list(course.volumes), list(course.interim)  # copies, since the lists grow

@@ -1,4 +1,4 @@
-"""Visitors: the operator, who has the token of `web/token`, or a user, who has one of `web/user-tokens.json`.
+"""Visitors: the operator, who has the token of `web/token`, or a user with a token of `web/user-tokens.json`.
 
 That file maps users to SHA-256 digests of their tokens. `mallob-py token NAME` writes it; a running web
 server notices each change. A user's token permits operations on jobs of that user alone.

@@ -133,7 +133,7 @@ class UserState(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job. Times in seconds; `volume` is its number of workers, `fair_share` its fair share in PEs.
 
-    `back_in`: the estimated time until a resting job continues. Of waiting jobs, the one of largest
+    `back_in`: the estimated time until a resting job continues. The waiting job of largest
     `standing` comes first. `number` is its number in the service, once it has one. `progress` and `interim`
     are set if its application reports them, `ended` once it has a reply.
     """
@@ -187,7 +187,7 @@ class EndedJobs(msgspec.Struct, frozen=True):
 
 
 class GroupJobs(msgspec.Struct, frozen=True):
-    """A group in numbers, and one page of its `total` jobs: live ones first, then the last ended ones.
+    """A group in numbers, and a page of its `total` jobs: live jobs, then ended jobs, the latest first.
 
     `answers`: answer, such as SAT or time-limit -> number of ended jobs with this answer.
     """
@@ -199,7 +199,7 @@ class GroupJobs(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """Live jobs (all running and some waiting ones), their users, and the last ended jobs, of all clients."""
+    """Live jobs (all running, some waiting jobs), their users, and the last ended jobs, of all clients."""
 
     service: ServiceState
     users: list[UserState]
@@ -247,7 +247,7 @@ _EXPLAINED_MAX = 50
 
 
 def reasons_of_waiting(status: ServiceStatus, user: str | None) -> dict[int, str]:
-    """Return number of a job -> why it waits, for the first jobs without workers, of all users or of one."""
+    """Return number of a job -> why it waits, for the first jobs without workers; None: of all users."""
     waiting = [job for job in status.jobs if not job.volume and user in (None, job.user)]
     waiting.sort(key=lambda job: -job.standing)
     seen = status if user is None else seen_by(user, status)
@@ -282,7 +282,7 @@ def _job_of_record(record: Record, state: str, age_s: float) -> Job:
 
 
 def users_of(status: ServiceStatus) -> list[UserState]:
-    """Return the users with live jobs, the largest first."""
+    """Return the users with live jobs, the user with most workers first."""
     shares = shares_by_user(status)
     users = [
         UserState(name, user.jobs, user.volume, shares.get(name, 0.0)) for name, user in status.users.items()
@@ -348,7 +348,7 @@ _RESULT_BYTES_MAX = 4096
 
 
 def summary_of(reply: Mapping[str, Any], signature: Signature | None) -> Ended:
-    """Return a summary of a reply; `signature`: that of the reply's file, None if the file was not kept."""
+    """Return a summary of a reply; `signature`: of the reply's file; None: the file was not kept."""
     result = reply.get("result", {})
     further = {key: value for key, value in result.items() if key not in _TOLD_APART}
     if len(msgspec.json.encode(further)) > _RESULT_BYTES_MAX:
@@ -369,7 +369,7 @@ def summary_of(reply: Mapping[str, Any], signature: Signature | None) -> Ended:
 
 SAMPLES_MAX = 600
 _BYTES_MAX = 8 << 20
-#: the greatest number of jobs in a sample: the largest ones; the remaining jobs are added up
+#: greatest number of jobs in a sample: the jobs of largest volume; the other jobs' volumes are added up
 _JOBS_MAX = 50
 
 
@@ -417,7 +417,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class History:
-    """The last minutes, for the slider of the page. All methods may be called from any thread.
+    """The samples of the last minutes, for the slider of the page. All methods may be called from any thread.
 
     Samples are bounded in number and in bytes; the oldest are removed first. They come from the status that
     the service writes in any case; the status has job trees only while a page is open.

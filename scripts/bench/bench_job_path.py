@@ -1,10 +1,10 @@
-"""Three paths through a rank: the numbers of calls from one module of `mallob_py` to another.
+"""Three paths through a rank: how many calls lead from one module of `mallob_py` to another.
 
 Ranks record each such call. The script counts the calls
 
 - of a NOOP job, on one rank, from the rename of the job's file into `in/` until its reply is seen;
 - of `resize +1`, from the order until a second after the answer;
-- of a rank's death: in the seconds after the kill of a rank without a client.
+- of a rank's loss: in the seconds after the kill of a rank without a client.
 
 For the last two, the rank with the most calls is reported. The list of calls shows where a path could be
 shorter. Recording makes ranks several times slower, but the script measures paths and not time. So the ranks'

@@ -9,9 +9,9 @@ free cores if workers neither wait nor disturb each other's caches. The table al
 min(cores, N) divided by N, which includes waiting (and other programs).
 
 For each family, formulas are drawn by seed until the reference takes between `--least` and `--most` seconds
-for one. The two sets have no seed in common, and `--seed` draws another set. The folder of formulas also
-keeps the reference's times. `--beside` also runs another tree of the sources (a copy of mallob_py and apps),
-in turns with this one.
+for one. The two sets (`--set tune` and `check`) have no seed in common, and `--seed` draws another set. The
+folder of formulas also keeps the reference's times. `--beside` also runs another tree of the sources (a copy
+of mallob_py and apps), in turns with this one.
 """
 
 from __future__ import annotations
@@ -211,7 +211,9 @@ def _quasigroup(draw: random.Random) -> Formula:
 
 
 def _waerden(draw: random.Random) -> Formula:
-    """Ask for two classes of the numbers up to a bound without progressions of given lengths."""
+    """Ask for two classes of the numbers from 1 to a bound; neither may contain an arithmetic progression of
+    its given length.
+    """
     lengths, count = draw.choice((((3, 11), 114), ((3, 10), 97), ((4, 6), 73), ((3, 11), 113)))
     clauses = [
         [sign * (first + k * step) for k in range(length)]
@@ -241,7 +243,7 @@ def _clique_colouring(draw: random.Random) -> Formula:
 
 
 def _not_all_equal(draw: random.Random) -> Formula:
-    """Ask for two classes of numbers such that no random triple is in one class."""
+    """Ask for two classes of numbers such that no triple (drawn at random) lies within one class."""
     count = draw.randint(260, 320)
     clauses = []
     for z in draw.sample([*combinations(range(1, count + 1), 3)], int(2.1 * count)):
@@ -405,12 +407,12 @@ def main() -> None:
     print_table(title, ("family", "", "kissat", *columns), rows)
     for column, found in speedups.items():
         for kind, each in zip(("CPU", "wall"), zip(*found, strict=True), strict=False):
-            print(f"kissat over {column}, {kind}: {summary(each)}")
+            print(f"kissat's time / {column}, {kind}: {summary(each)}")
     write_results("scaling", {"seed": first_seed, "solve": options.solve, "rows": rows, "speedups": speedups})
 
 
 def solved(one: Drawn, count: int, tree: Path | None, limit_s: float, further: Sequence[str]) -> Run:
-    """Run `solve` of `tree`; None: of this tree of the sources. Raises BenchmarkError at a wrong answer."""
+    """Run `solve` of the sources in `tree` (None: these sources). Raises BenchmarkError at a wrong answer."""
     places = {} if tree is None else {"PYTHONPATH": f"{tree}:{tree / 'apps'}"}
     run, _ = run_to_the_end([*_SOLVE, str(count), *further, str(one.file)], limit_s, places)
     if run.answer not in (one.answer, "?"):

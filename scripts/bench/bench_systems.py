@@ -42,7 +42,8 @@ ROOT = Path(__file__).resolve().parents[2]
 class System(NamedTuple):
     """A system. `begin(is_endless)` submits a job; the function that it returns waits for the job's end.
 
-    The function takes the longest time to wait [s]. `solve(path)` submits a formula in the same way.
+    The argument of this function is the longest time to wait [s]. `solve(path)` submits a formula in the same
+    way.
     """
 
     begin: Callable[[bool], Callable[[float], bool]]

@@ -5,8 +5,8 @@
 
 The other commit (the base) is checked out and installed below `build/compare/`, and kept there for later
 comparisons. A measure is repeated, both trees in turns (A B, B A, ...), until the interval of each of its
-ratios is within 5 %, or its share of the time is over. A ratio is the geometric mean of HEAD / base over all
-rounds, with Student's 95 % interval. Smaller values are better for all measures; `worse` and `better` are
+ratios is within 5 %, or its share of the time is used up. A ratio is the geometric mean of HEAD / base over
+all rounds, with Student's 95 % interval. Smaller values are better for all measures; `worse` and `better` are
 printed only if the whole interval differs from 1 by more than 1 %. The exit code is 1 if anything is worse.
 Counts (system calls, wake-ups) hardly depend on other programs; times do, so the machine should be idle.
 """

@@ -20,7 +20,7 @@ from types import TracebackType
 from processes import everyone_below
 
 _PROC = Path("/proc")
-#: system calls whose numbers are reported separately
+#: system calls whose counts are reported separately
 TOLD = ("epoll_wait", "openat", "read", "newfstatat", "sendto")
 _ATTACH_PATIENCE_S = 20.0
 
@@ -92,7 +92,9 @@ class SystemCalls:
                     self.counts[fields[1]] += int(fields[0])
 
     def per(self, count: float) -> dict[str, float]:
-        """Return the numbers of system calls divided by `count` jobs: of all, and of each in TOLD."""
+        """Return the counts of system calls divided by `count`, a number of jobs: of all calls, and of each
+        call in TOLD.
+        """
         if not self.counts:
             return {}
         told = {name: self.counts[name] / count for name in TOLD}

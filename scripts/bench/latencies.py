@@ -33,6 +33,6 @@ class Timeline:
             self._started.setdefault(job, {}).setdefault(event.fields.get("index", 0), moment)
 
     def all_active_s(self, job: DroppedJob, workers: int) -> float | None:
-        """Return the time from a job's drop until `workers` workers have started; None: fewer have."""
+        """Return the time from a job's drop until `workers` workers have started; None: fewer started."""
         started = sorted(self._started.get(self._ids.get(job.identity, -1), {}).values())
         return started[workers - 1] - job.dropped_unix_s if len(started) >= workers else None

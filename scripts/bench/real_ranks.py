@@ -40,7 +40,9 @@ _GENERATION_S = 4.0
 
 
 def formulas(folder: Path) -> list[str]:
-    """Write random 3-SAT formulas above the threshold, which no solver decides within minutes."""
+    """Write random 3-SAT formulas above the threshold of satisfiability, which no solver decides within
+    minutes.
+    """
     paths = list[str]()
     for seed in range(FORMULAS):
         path = folder / f"random{seed}.cnf"

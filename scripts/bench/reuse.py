@@ -1,16 +1,16 @@
-"""Counts of the rule by which idle PEs wait for suspended workers (P 3.3): uses, refusals and successes.
+"""How often PEs use the rule by which idle PEs wait for suspended workers (P 3.3), and with what success.
 
     .venv/bin/python scripts/bench/reuse.py [--pes 384] [--seconds 600] [--seeds 1]
 
 The script plays the realistic arrivals of P 5.3 with each strategy of reuse and each seed from 0 on. In the
 protocol's own code it counts queries for suspended workers, with their answers and the reasons for denials;
-how often a PE began to keep itself free (a *hold*), which ended with the query or in vain; and roots of other
-jobs that such a PE rejected. Such a PE also keeps out other workers of other jobs. These cannot be counted,
-because the PE offers no token and gets no request. The strategy `published` is `full` with the exact rule of
-P 3.3: a PE that becomes idle keeps itself free for each suspended worker below its job's volume, until the
-worker's parent reports whether it needs the worker; `full` waits only for jobs that have just grown, at most
-5 ms. The script prints a table (for several seeds: means and half of their 95 % intervals), and for each
-measure the strategy with the smallest value, compared seed by seed.
+how often a PE began to keep itself free (a *hold*), and whether this ended with the query or in vain; and
+roots of other jobs that such a PE rejected. Such a PE also keeps out other workers of other jobs. These
+cannot be counted, because the PE offers no token and gets no request. The strategy `published` is `full` with
+the exact rule of P 3.3: a PE that becomes idle keeps itself free for each suspended worker below its job's
+volume, until the worker's parent reports whether it needs the worker; `full` waits only for jobs that have
+just grown, at most 5 ms. The script prints a table (for several seeds: means and half of their 95 %
+intervals), and for each measure the strategy with the smallest value, compared seed by seed.
 """
 
 import argparse

@@ -171,7 +171,9 @@ class Jobs:
     def __init__(
         self, service: Service, mix: Mix, rng: random.Random, demand_max: int, *, are_late: bool
     ) -> None:
-        """Prepare. `are_late`: whether interruptions may be refused because their jobs have ended."""
+        """Prepare to submit jobs. `are_late`: whether interruptions may be refused because their jobs have
+        ended.
+        """
         self._service = service
         self._mix = mix
         self._rng = rng
@@ -218,7 +220,7 @@ class Jobs:
                 self._await(kind, None, f"{name}.json.error.json", (REFUSED,), client)
             case "interrupted":
                 self.add(kind, name, _ENDLESS, (INTERRUPTED,), client)
-                for _ in range(rng.choice((0, 0, 1, 3))):  # so that the job may run when it is interrupted
+                for _ in range(rng.choice((0, 0, 1, 3))):  # often lets the job begin to run first
                     self.submit_one(rng.choice(("noop", "wallclock", "file")))
                 self.interrupt(name, client)
             case "cut short":
@@ -267,7 +269,7 @@ class Jobs:
         return expected
 
     def handed_in(self, kind: str, name: str, answers: tuple[Answer, ...]) -> Expected:
-        """Await the reply to a job of client 0 that another program part has submitted."""
+        """Await the reply to a job of client 0 that another part of this program has submitted."""
         return self._await(kind, f"{USER}.{name}", f"{USER}.{name}.json", answers, 0)
 
     def interrupt(self, name: str, client: int = 0) -> str:

@@ -93,7 +93,7 @@ class Campaign:
 
 
 class Killer(threading.Thread):
-    """A thread that `kills` times kills or stops parts of the service, and restarts the service if needed."""
+    """A thread that kills or stops parts of the service, `kills` times, and restarts it if needed."""
 
     def __init__(self, service: Service, options: argparse.Namespace, rng: random.Random) -> None:
         super().__init__()

@@ -25,7 +25,8 @@ _FIXED = {
     16: 16922208327,
 }  # fmt: skip
 _QUEENS = {8: 92, 10: 724, 12: 14200, 13: 73712, 14: 365596, 15: 2279184, 16: 14772512, 17: 95815104}
-#: n of a graph in BC -> sum of all centralities, largest centrality, the vertex with the largest centrality
+#: size n of a BC graph (2^n vertices) -> sum of all centralities, largest centrality, the vertex with the
+#: largest centrality
 _BETWEENNESS = {
     8: (148019, 3315.110595, 4),
     10: (2524531, 48373.625235, 0),

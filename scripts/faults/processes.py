@@ -39,7 +39,7 @@ def marked_processes(mark: str) -> list[int]:
 
 
 def processes_with(variable: str, value: str) -> list[int]:
-    """Return the living processes in whose environment at their start a variable had this value."""
+    """Return the living processes that were started with this value of an environment variable."""
     needle = f"{variable}={value}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):

@@ -96,7 +96,7 @@ class Ranks:
         self._endless = 0
         #: pids of the ranks that must remain
         self._left: set[int] = set()
-        #: pids of the ranks of the start
+        #: pids of the initial ranks
         self._founders: frozenset[int] = frozenset()
         self.begin()
 
@@ -112,7 +112,7 @@ class Ranks:
 
     @property
     def is_used_up(self) -> bool:
-        """Tell whether all ranks of the start are gone except the one that must stay."""
+        """Tell whether all initial ranks have ended, except the one that must stay."""
         return self._spare_founders() < 1 and self._is_quiet
 
     @property
@@ -120,7 +120,7 @@ class Ranks:
         return not self._lost and self._ordered is None
 
     def _spare_founders(self) -> int:
-        """Return the number of ranks of the start that may still leave; one must stay."""
+        """Return the number of initial ranks that may still leave; one must stay."""
         leavers = 0 if self._ordered is None else self._ordered.leavers
         return len(self._founders & self._left) - leavers - 1
 
@@ -170,7 +170,7 @@ class Ranks:
             self._ordered.is_struck = True
 
     def lose_all_founders(self) -> None:
-        """Kill all ranks of the start, and wait until the service has restarted by itself."""
+        """Kill all initial ranks, and wait until the service has restarted by itself."""
         victims = PARTS["first ranks"](self._target(self._left))
         before = self._left
         self._deeds["kill first ranks"] += 1
@@ -272,7 +272,9 @@ class Ranks:
             self._look_after(self._ordered)
 
     def settle(self) -> None:
-        """Wait until lost ranks have ended, orders are carried out, and all remaining ranks know of it."""
+        """Wait until lost ranks have ended, orders are carried out, and all remaining ranks know of these
+        changes.
+        """
 
         def is_settled() -> bool:
             self._service.check_alive()
@@ -291,11 +293,11 @@ class Ranks:
         name = f"endless-{self._endless}"
         fields = {"application": "SLEEP", "priority": 1, "max-demand": len(self._left)}
         expected = jobs.add("endless", name, fields, (INTERRUPTED,))
-        self._await_started(name, max(1, len(self._left) // 2))  # a user may get only a share of the PEs
+        self._await_started(name, max(1, len(self._left) // 2))  # a user may be limited to a share of the PEs
         ended = self._processes_ended(name)
         if self.strike():
             self._await_generation()
-            # A user with a share of the PEs may have fewer of them now.
+            # A user who is limited to a share of the PEs may have fewer PEs after a loss.
             is_bounded = bool(self._events_of(name, LogEvent.TERMS))
             if self._processes_ended(name) > ended and not is_bounded:
                 raise Wrong("a loss of ranks has ended worker processes of other ranks", expected.identity)

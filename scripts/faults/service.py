@@ -136,7 +136,7 @@ class Service(Seen):
         self.note_processes()
 
     def await_start_by_itself(self) -> None:
-        """Wait until the service has restarted all ranks, after all ranks of the start were killed."""
+        """Wait until the service has restarted all ranks, after all initial ranks were killed."""
         self.begin_life()
         self.lives += 1
         self.await_ready()
@@ -190,7 +190,9 @@ class Service(Seen):
 
     @property
     def output_of_life(self) -> str:
-        """Return the output since the last start of all ranks; older output may name pids used again."""
+        """Return the output since the last start of all ranks; older output may name pids that are in use
+        again.
+        """
         return self.output_path.read_bytes()[self._began_bytes :].decode(errors="replace")
 
     def note(self, what: str) -> None:
@@ -213,7 +215,7 @@ class Service(Seen):
         hidden.rename(hidden.with_name(file_name))
 
     def note_processes(self) -> None:
-        """Record sessions by the folders that ranks hold open; their pids may be used again."""
+        """Record the ranks' sessions, by the folders that ranks hold open (pids may be used again)."""
         for pid in marked_processes(self.mark):
             for path in _open_files(pid):
                 if path.parent == shared_folder() and path.name.startswith("mallob-py."):

@@ -3,10 +3,10 @@
 The soak works in rounds: submit a random mix of jobs, kill worker processes (sometimes a fork server) while
 they run, await every reply, and then, when no job is left, record memory and open descriptors of the ranks.
 Without `--rank-loss restart`, ranks are also killed, stopped until the others give them up, added and
-drained. When few ranks of the start are left, the service is started again, or they are killed, too, and the
-service restarts by itself. Disks are full for seconds; other users have files and locks in all folders; some
-names cannot be printed. An executor calls functions meanwhile (`functions.py`). Jobs also come over HTTP,
-beside clients that are silent, slow or do not read (`web_clients.py`).
+drained. When few initial ranks are left, the service is started again, or these ranks are killed, too, and
+the service restarts by itself. Disks are full for seconds; other users have files and locks in all folders;
+some names cannot be printed. An executor calls functions meanwhile (`functions.py`). Jobs also come over
+HTTP, beside clients that are silent, slow or do not read (`web_clients.py`).
 
 Checks: each job file has one reply, and no other file is in `out/`; answers, models and outcomes of jobs that
 were not killed are right; neither memory nor descriptors grow with the number of jobs, and no rank stays
@@ -167,7 +167,7 @@ class Soak:
         self._foreign.check()
 
     def _end_life(self, ranks: Ranks) -> None:
-        """Stop the service or kill all ranks of its start, few of which are left; all ranks start again."""
+        """Stop the service or kill all its initial ranks, few of which are left; all ranks start again."""
         self._check_growth()
         sizes = ", ".join(
             f"{proportional_bytes(pid) / 1e6:.0f}" for pid in Family.of(self.service.mark).ranks
@@ -189,7 +189,7 @@ class Soak:
         self._jobs.await_all(self.service.check_alive, self._silence_s)
 
     def _check_growth(self) -> None:
-        """Check that memory has not grown since all ranks started; they may free it late. Raises Wrong."""
+        """Check that ranks' memory has not grown since all ranks started; it may be freed late. Raises Wrong."""
 
         def has_not_grown() -> bool:
             self.service.check_alive()

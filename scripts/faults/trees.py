@@ -45,7 +45,7 @@ _BLOW_AFTER_S = (1.0, 3.0)
 
 
 def chosen(names: Sequence[str]) -> list[KnownTree]:
-    """Return the trees of these names. Raises ValueError for an unknown name."""
+    """Return the trees with these names. Raises ValueError for an unknown name."""
     if not names:
         return [tree for tree in TREES if not tree.is_large]
     if unknown := [name for name in names if not any(fnmatch(tree.name, name) for tree in TREES)]:
@@ -57,7 +57,7 @@ def chosen(names: Sequence[str]) -> list[KnownTree]:
 
 @dataclass
 class Unrest:
-    """Numbers of other jobs and faults while a tree was counted."""
+    """The number of other jobs and of faults of each kind while the nodes of a tree were counted."""
 
     changes: int = 0
     workers_killed: int = 0
@@ -180,7 +180,7 @@ class Trees:
         return unrest
 
     def _let_others_come(self, workers: int) -> bool:
-        """Submit a brief job of higher priority and return True, unless too many wait already."""
+        """Submit a brief job of higher priority and return True, unless too many jobs wait already."""
         if len(self._jobs.awaited) > 2 * self._options.ranks:
             return False
         self._number += 1
@@ -220,7 +220,7 @@ class Trees:
         return at_s
 
     def _lose_a_rank(self) -> bool:
-        """Kill a rank, order a new one and return True, unless no rank of the start might be left."""
+        """Kill a rank, order a new one and return True, unless no initial rank might be left."""
         if self._losses_left == 0:
             return False
         self._losses_left -= 1

@@ -9,8 +9,8 @@ from mallob_py.api.calls.book import LOSSES_MAX, OVERDUE_S, SILENT_S, Assignment
 
 
 class Play:
-    """A book, and workers that at random answer some calls, give calls back, are lost, go away and come
-    back.
+    """A book, and workers that answer some calls, give calls back, are lost, go away and come back, all at
+    random.
     """
 
     def __init__(self, seed: int) -> None:
@@ -83,7 +83,7 @@ class Play:
         self.away.discard(worker)
 
     def go(self, worker: int) -> None:
-        """Suspend all workers but another one, which reports a volume of 1."""
+        """Suspend this worker and all others but one, which reports a volume of 1."""
         others = [each for each in self.workers if each != worker]
         if others:
             self.book.place(others[0], 0, 1, self.now)

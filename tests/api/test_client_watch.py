@@ -82,7 +82,7 @@ def test_thousands_of_jobs_that_wait_cost_no_look_at_their_files(
         publish(out / f"u.j{number}.json")
         assert futures[number].result(DEADLINE_S).satisfiable is False
     assert looks.at == {"u.j7.json", "u.j1999.json"}
-    for future in futures:  # otherwise the client would interrupt the jobs one by one
+    for future in futures:  # else the client's end would interrupt each job
         if not future.done():
             future.set_running_or_notify_cancel()
 

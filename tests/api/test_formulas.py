@@ -1,5 +1,5 @@
-"""Every kind of formula object at every entry point: the whole formula is handed in, or it is refused with a
-sentence.
+"""Every kind of formula object at every entry point: the whole formula is submitted, or it is refused with a
+message.
 """
 
 import os
@@ -21,12 +21,12 @@ SOFT = [(4, [1]), (5, [-3])]
 
 
 class Handed(BaseException):
-    """Raised instead of handing a job in: the content of its formula, and its assumptions."""
+    """Raised instead of submitting a job; holds the content of the job's formula, and the assumptions."""
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """Yield a client that raises each job as `Handed` instead of handing it in."""
+    """Yield a client that raises each job as `Handed` instead of submitting the job."""
     folder = tmp_path_factory.mktemp("formulas")
     directory = JobDirectory(folder / "api", tmp_dir=folder)
 

@@ -1,4 +1,4 @@
-"""What an interactive Python session shows: answers in a few words, and which package to install."""
+"""What an interactive Python session shows: answers in a few words, and the missing package to install."""
 
 import subprocess
 import sys

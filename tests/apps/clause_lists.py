@@ -10,7 +10,7 @@ from mallob_sat.formula import Formula, formula_from_list
 
 
 def clauses_of(lists: Iterable[Sequence[int]], glues: Sequence[int] | None = None) -> Clauses:
-    """Return clauses with these glues, or with unknown ones."""
+    """Return clauses with these glues, or with unknown glues."""
     lists = list(lists)
     return Clauses.of(
         np.array([len(clause) for clause in lists], dtype=np.int64),

@@ -18,7 +18,7 @@ def accepts(
 ) -> bool:
     """Tell whether a proof derives the empty clause, and all steps before are valid.
 
-    With clauses in the form of lists, (x x) is no unit clause, as for a checker that only counts.
+    If `form` is `list`, the clause (x x) is no unit clause, as for a checker that only counts literals.
     """
     active: Active = {number: form(clause) for number, clause in enumerate(formula, 1)}
     largest = len(formula)

@@ -46,7 +46,7 @@ def cadical_proof(clauses: Sequence[Sequence[int]], engine: str = "cadical195", 
 
 
 def unsatisfiable_formula(rng: random.Random, n_vars_max: int = 8) -> list[list[int]]:
-    """Return a formula with all that disturbs a solver's numbering: units, tautologies, repetitions."""
+    """Return a formula with unit clauses, tautologies and repeated literals: all that disturbs numbering."""
     while True:
         n_vars = rng.randint(1, n_vars_max)
 

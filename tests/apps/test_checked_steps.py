@@ -2,7 +2,7 @@
 kinds.
 
 The derivations are real ones (of PySAT's CaDiCaL), with a variable G added to each clause of the formula and
-of the derivation. The formula has a model then (G is true), so a clause without G is a lie for certain.
+of the derivation. The formula then has models (G is true), and no clause without G follows.
 """
 
 import hashlib

@@ -60,7 +60,7 @@ def clauses_over(choose: random.Random, variables: Sequence[int]) -> list[Clause
     ratio = choose.uniform(0, 2.5) if found else choose.uniform(3, 5)
     found += [signed(choose, choose.sample(variables, 3)) for _ in range(int(ratio * len(variables)))]
     if choose.random() < 0.2:
-        found.insert(0, [variables[0]])  # other variables then may occur in no kept clause
+        found.insert(0, [variables[0]])  # then some variables may occur in no clause that kissat keeps
     return found or [[variables[0]]]
 
 
@@ -289,7 +289,7 @@ def test_it_has_stable_phases_unless_others_are_wanted() -> None:
 
 
 def test_what_inprocessing_derives_that_every_kissat_repeats_is_not_given_away() -> None:
-    """Without this rule, kissat would give away 3400 clauses here, mostly resolvents of eliminated
+    """Without the rule (_UNTOLD), kissat would give away 3400 clauses here, mostly resolvents of eliminated
     variables.
     """
     eager = {"eliminateinit": 0, "eliminateint": 10, "probeinit": 0, "preprocess": 0, "fastel": 0}

@@ -123,7 +123,7 @@ def test_from_above_on_what_cores_leave(formula: Any, turns: int, choose: random
 
 
 def test_a_core_is_made_smaller_for_so_many_conflicts_in_all() -> None:
-    """The limit holds for all questions about a core together: otherwise a large core would cost too much."""
+    """One limit of conflicts holds for all questions about a core, or a large core would cost too much."""
     problem = problem_of([], [(weight, [weight]) for weight in range(1, N_VARS + 1)])
 
     class Hesitant(Oracle):
@@ -149,7 +149,7 @@ def test_a_core_is_made_smaller_for_so_many_conflicts_in_all() -> None:
     ("seed", "turns"),
     [
         *((turns, turns) for turns in (3, 90, 110, 140, 180, 250)),
-        *((0, 91), (2, 122), (3, 128), (6, 143), (6, 189), (10, 209)),  # while a core's sum is encoded
+        *((0, 91), (2, 122), (3, 128), (6, 143), (6, 189), (10, 209)),  # stops while a core's sum is encoded
     ],
 )
 def test_what_cores_leave_is_what_a_better_solution_costs(
@@ -272,7 +272,7 @@ def test_compiled_flips_are_the_same_flips() -> None:
 
 
 def _with_numbers(count: int, values: int) -> Problem:
-    """Return a problem of `count` numbers: literal number * values + k costs, and says that it is above k."""
+    """Return a problem of `count` numbers: literal n * values + k says, at a cost, that number n > k."""
     hard = [[-(v + 1), v] for v in range(1, count * values) if v % values]
     return problem_of(hard, [(1 + v % 3, [-v]) for v in range(1, count * values + 1)])
 

@@ -58,7 +58,7 @@ Clause = Sequence[int]
 
 
 def random_clauses(rng: random.Random, n_vars: int) -> list[list[int]]:
-    """Return clauses, some of two literals, so many that about half of such formulas are satisfiable."""
+    """Return clauses of 2 or 3 literals; by their number, about half of the formulas are satisfiable."""
     clauses = []
     for _ in range(int(n_vars * rng.uniform(3.8, 4.5))):
         length = 2 if rng.random() < 0.04 else 3
@@ -197,7 +197,7 @@ def test_two_searches_that_exchange_while_they_run_learn_only_what_follows(names
 @needs_library
 def test_a_running_search_uses_what_it_is_given(hard: NativeSolver) -> None:
     assert hard.wait(0.05) is Verdict.UNDECIDED
-    assert hard.give(clauses_of([[1], [-1]])) == 2  # do not follow, so the answer shows their use
+    assert hard.give(clauses_of([[1], [-1]])) == 2  # they do not follow, so the answer shows their use
     assert hard.wait(DEADLINE_S) is Verdict.UNSATISFIABLE
     assert hard.counts().taken == 2
 

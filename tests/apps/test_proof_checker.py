@@ -76,7 +76,7 @@ def test_a_right_proof_is_verified(formula: list[list[int]], proof: str) -> None
         ("5 0 0\n", "line 1: the hints do not lead to the empty clause"),
         ("5 1 0 0\n", "line 1: the hints lead to no contradiction"),
         ("5 -9 1 0 0\n6 9 0 0\n", "line 2: the hints lead to no contradiction"),
-        ("5 -9 1 0 0\n6 -9 2 0 0\n7 9 -1 0 -5 0\n", "none are for clause 6 with -9"),
+        ("5 -9 1 0 0\n6 -9 2 0 0\n7 9 -1 0 -5 0\n", "no hints are for clause 6 with -9"),
         ("5 -9 1 0 0\n6 9 0 -5 4 0\n", "hint 4 has more than one literal left"),
         ("5 -9 1 0 0\n6 9 0 -5 5 0\n", "the hints for clause 5 lead to no contradiction"),
         ("5 -9 1 0 0\n6 9 0 -5 0\n", "the hints for clause 5 lead to no contradiction"),

@@ -15,7 +15,7 @@ PIGEONS = [literal for clause in generate.pigeonhole(5).clauses for literal in (
 
 
 class Worker(FakeContext):
-    """A worker of several; the other workers get what it broadcasts."""
+    """One of several workers; the others get what it broadcasts."""
 
     def __init__(self, payload, index: int = 0, volume: int = 1, threads: int = 1, **configuration) -> None:  # type: ignore[no-untyped-def]
         super().__init__(payload, index, configuration)

@@ -197,9 +197,9 @@ def test_each_worker_of_a_chain_has_a_solver_that_takes_revisions() -> None:
     ("configuration", "message"),
     [
         ({"solvers": ["kissat404"]}, "kissat404 cannot take revisions"),
-        ({"proof": "/tmp/proof"}, "no proof of incremental jobs"),
-        ({"core": True}, "no core of incremental jobs"),
-        ({"solutions": 2}, "no solutions of incremental jobs"),
+        ({"proof": "/tmp/proof"}, "incremental jobs support no proof"),
+        ({"core": True}, "incremental jobs support no core"),
+        ({"solutions": 2}, "incremental jobs support no solutions"),
     ],
 )
 def test_what_revisions_cannot_do_is_refused(configuration: dict[str, Any], message: str) -> None:

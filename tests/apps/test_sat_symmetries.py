@@ -110,7 +110,7 @@ def moved(model: tuple[int, ...], images: symmetries.Permutation) -> tuple[int, 
 
 
 def test_what_symmetries_there_are_is_found() -> None:
-    """Nearly all symmetries are found; symmetries that only backtracking would find are left."""
+    """Nearly all symmetries are found, except those that only backtracking would find."""
     found = there = 0
     for seed in seeds(40):
         clauses = symmetric_formula(random.Random(seed))

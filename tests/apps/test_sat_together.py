@@ -33,7 +33,7 @@ class Searching(Search):
 
 
 def eager(strategy: Strategy, choose: random.Random) -> Strategy:
-    """Have kissats and CaDiCaLs restart often, and change clauses at once."""
+    """Have kissats and CaDiCaLs restart often, and begin inprocessing at once."""
     name = strategy.solver
     options = options_of(choose) | {"reluctantint": 2} if name == "kissat404" else EAGER.get(name, {})
     return replace(strategy, options=tuple((options | dict(strategy.options)).items()))

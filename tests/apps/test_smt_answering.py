@@ -1,4 +1,4 @@
-"""An engine's answers to a script, part by part, and which of them count. The engine is a list of answers."""
+"""An engine's answers to a script, part by part, and which of them count. A list stands for the engine."""
 
 import pytest
 

@@ -75,8 +75,8 @@ def _no_engine_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def behave(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that gives engines a behaviour: a list of answers, or a function; all count as
-    installed.
+    """Return a function that gives engines a behaviour: a list of answers, or a function; all engines count
+    as installed.
     """
 
     def set_up(**behaviours: Behaviour | list[Saying]) -> None:

@@ -24,7 +24,7 @@ def test_whatever_has_given_up_each_strategy_of_the_base_is_somebodys(
         chosen = own(place, COUNT, gone)
         assert len(chosen) <= threads
         at_work += chosen + lent(place, BASE, gone, chosen)
-    # A lender may not know that a worker has replaced another one.
+    # A strategy may run on two workers: a worker that lends time may not know of a replacement.
     assert set(range(BASE)) - gone <= set(at_work)
     assert not gone.intersection(at_work)
 

@@ -1,5 +1,5 @@
-"""GATED: a bag of `count` tasks, which expects much work until the file `tail` appears in the configuration's
-folder, then little, and ends after the file `go`.
+"""GATED: a bag of `count` tasks. It reports much expected work until the file `tail` appears in the
+configuration's folder, then little work, and ends after the file `go` appears, too.
 """
 
 from __future__ import annotations

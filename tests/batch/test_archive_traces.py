@@ -24,7 +24,7 @@ _MACHINES = {
 
 
 def _rows(processors: int, unit: int) -> np.ndarray:
-    """Draw jobs: in bursts, out of order, around a gap of years; the last ones can never run."""
+    """Draw jobs: in bursts, out of order, around a gap of years; the last jobs can never run."""
     draw = np.random.default_rng(processors)
     rows = np.full((_JOBS, 18), -1)
     rows[:, 0] = np.arange(1, _JOBS + 1)

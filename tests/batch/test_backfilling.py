@@ -1,5 +1,5 @@
-"""EASY compared with a slow reference that recomputes everything at each decision; its promise to the
-head.
+"""EASY compared with a slow reference that recomputes everything at each decision; EASY's promise to the
+head of the queue.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The experiment of task bags under the live scheduler: its batches and tables; the slow test runs one."""
+"""The experiment of task bags under the live scheduler: batches and tables; the slow test runs a batch."""
 
 import json
 import subprocess
@@ -86,7 +86,7 @@ def test_orders_are_given_until_one_is_taken_however_slow_the_tries(
     with subprocess.Popen(["sleep", "600"]) as job:
         try:
             assert bags.ordered(tmp_path, 1, job) == 60.0
-            with pytest.raises(ReplayError, match="a program that runs has taken no order for 300 s"):
+            with pytest.raises(ReplayError, match="a running program has taken no order for 300 s"):
                 bags.ordered(tmp_path, 1, job)
         finally:
             job.kill()

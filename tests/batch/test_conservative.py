@@ -59,7 +59,7 @@ class SlowConservative:
 
 @pytest.fixture(scope="module")
 def not_compiled() -> Iterator[Any]:
-    """Yield the class as on hosts without numba."""
+    """Yield the class `Conservative` as on hosts without numba."""
     names = ["mallob_py.batch.policies.profile", "mallob_py.batch.policies.conservative"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "numba", None)

@@ -1,4 +1,4 @@
-"""The metrics of the experiment cp, by hand."""
+"""The metrics of the experiment cp, compared with values computed by hand."""
 
 from pathlib import Path
 

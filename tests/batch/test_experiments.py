@@ -106,7 +106,7 @@ def test_batches_are_played_with_and_without_what_resizes_cost(
     assert free[6].endswith("(1006 P)")
     shrinks = {row[0]: row for row in tables["shrinks"]["rows"]}
     assert shrinks["elastic:ready-s=6"][2].endswith("(0.78 P)")
-    gains = tables["Turnaround over that of the same jobs where all are rigid"]["rows"]
+    gains = tables["Turnaround relative to that of the same jobs if all are rigid"]["rows"]
     assert {row[-1] == "" for row in gains if row[0].endswith("rigid jobs")} == {True}
     assert {"±" in row[-1] for row in gains if row[0].endswith("malleable jobs")} == {True}
     assert (tmp_path / "elastic-makespan.svg").exists()

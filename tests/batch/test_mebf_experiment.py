@@ -27,7 +27,7 @@ def test_a_case_says_what_its_workload_is_like() -> None:
 
 
 def test_what_was_published_stands_in_the_columns_of_its_table() -> None:
-    """Figures 13 and 14 show each setting of `gaps` at each scalability."""
+    """Figures 13 and 14 of the paper show each setting of `gaps` at each scalability."""
     for study in mebf.STUDIES:
         assert set(study.published) <= {
             (variant, name) for variant in mebf.VARIANTS for name in study.columns

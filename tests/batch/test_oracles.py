@@ -38,7 +38,7 @@ public = pytest.mark.skipif(
 
 # --- the simulator against plain programs -----------------------------------------------------------
 
-#: (now, free nodes, waiting jobs, estimated ends and nodes of running ones) -> which jobs start
+#: (now, free nodes, waiting jobs, estimated ends and nodes of running jobs) -> jobs that start
 _Plan = Callable[[float, int, list[Job], list[tuple[float, int]]], list[Job]]
 
 

@@ -1,4 +1,4 @@
-"""The policy that docs/batch-policies.md shows: it is found by its entry point, and does what it says."""
+"""The policy that docs/batch-policies.md shows: it is found by its entry point, and works as stated."""
 
 import re
 import tomllib

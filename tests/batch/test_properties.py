@@ -318,7 +318,7 @@ def test_how_long_a_job_runs_changes_nothing_before_it_ends(
 ) -> None:
     chosen = data.draw(st.sampled_from(workload.jobs)).id
     truths = [*workload.truths]
-    # Without resize points and wishes, whose times depend on the run time.
+    # The job loses its resize points and wishes, because their times depend on the run time.
     truths[chosen] = Truth(truths[chosen].run_s, truths[chosen].speedup)
     _same_until_an_end(text, msgspec.structs.replace(workload, truths=truths), chosen, longer_s, order)
 
@@ -362,7 +362,7 @@ def test_from_a_view_no_truth_can_be_reached(workload: Workload) -> None:
 
 
 def _look_around(thing: Any, seen: set[int]) -> None:
-    """Check that no object reachable from `thing` contains the truth."""
+    """Check that no object reachable from `thing` contains a job's `Truth`, which policies must not see."""
     if id(thing) in seen:
         return
     seen.add(id(thing))

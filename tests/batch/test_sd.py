@@ -106,7 +106,7 @@ def test_estimated_ends_are_those_of_the_limits() -> None:
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        (Share(2, (0,)), "job 3 is to share 2 nodes, or has a mate twice; it runs on 4 to 4"),
+        (Share(2, (0,)), "job 3 is to share 2 nodes, or has a mate twice; it can run on 4 to 4"),
         (Share(2, (0, 0)), "job 3 is to share 2 nodes, or has a mate twice"),
         (Share(2, ()), "job 3 is to share 0 nodes"),
         (Share(2, (0, 4)), "job 5 is to be a mate, but does not run"),

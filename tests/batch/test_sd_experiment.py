@@ -81,11 +81,11 @@ def test_all_rows_of_the_experiment_are_there(tmp_path: Path, capsys: pytest.Cap
     sd.run(Output(tmp_path / "out", "sd"), 1, tmp_path)
     tables = json.loads((tmp_path / "out" / "sd.json").read_bytes())
     assert [table["title"].partition(" by nodes")[0] for table in tables] == [
-        "What SD-Policy is compared with",
+        "EASY, with which SD-Policy is compared",
         "SD-Policy on Curie, relative to EASY",
         "SD-Policy on workload 1, relative to EASY",
         "SD-Policy on workload 2, relative to EASY",
-        "The worst runtime model over the ideal one, cut-off dyn",
+        "The worst runtime model relative to the ideal one, dynamic cut-off",
         "Curie, slowdown",
         "Curie, run time",
         "Curie, wait",

@@ -336,7 +336,7 @@ def test_delays_are_of_one_order_of_events() -> None:
     [
         ([Start(0, 4), Start(1, 5)], "job 2 is to get 5 nodes; 4 are free"),
         ([Start(7, 1)], "job 7 is started, but does not wait"),
-        ([Start(0, 3)], "job 1 is started on 3 nodes; it runs on 4 to 4"),
+        ([Start(0, 3)], "job 1 is started on 3 nodes; it can run on 4 to 4"),
         ([Start(0, 4), Start(0, 4)], "job 1 is started, but does not wait"),
         ([Start(0, (0, 1, 2, 2))], "job 1 is to get nodes that are not free, or one of them twice"),
         ([Start(0, 4), Start(1, (0, 1, 2, 3, 4))], "job 2 is to get nodes that are not free"),
@@ -371,7 +371,7 @@ def test_a_machine_and_times_that_nothing_can_count_are_refused_at_once() -> Non
     [(Delays(), 0.0, 5), (Delays(0, 0, 1e-30, 1e-30), 0.0, 5), (Delays(), 2.0, 2011)],
 )
 def test_decisions_that_go_round_are_refused(delays: Delays, pause_s: float, time_s: float) -> None:
-    """Decisions repeat within one decision, at one time, or at times between which the job stands still."""
+    """Resizes repeat within one decision, at one time, or at times between which the job stands still."""
 
     def decide(view: View) -> Iterable[Action]:
         yield from start_all(view)

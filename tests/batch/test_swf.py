@@ -147,7 +147,7 @@ def test_the_machine_is_its_processors_in_nodes_where_all_jobs_had_whole_ones(tm
     assert remark == "a node has 8 processors (MaxProcs 128, MaxNodes 16): taken as --cores-per-node 8"
     # The result also holds for a part of the trace, and for a machine of another size.
     assert workload_of(swf, rows=slice(1), nodes=32).jobs[0].nodes == 1
-    # If the caller says how many processors a node has, there is no remark.
+    # If the number of processors per node is given, there is no remark.
     told = workload_of(swf, processors_per_node=4)
     assert (told.nodes, told.jobs[0].nodes, told.remarks) == (32, 2, ())
     assert workload_of(swf, processors_per_node=1).nodes == 128
@@ -180,7 +180,7 @@ def test_more_load_than_a_machine_can_have_is_said_with_the_likely_cause(tmp_pat
 
     # On average, 60 nodes would be busy for 90 of 100 s, but there are 16; jobs above 16 nodes count, too.
     alone = remark("; MaxNodes: 16\n", 8, 128, 44)
-    assert alone.startswith("the offered load is 3.38 of the machine (16 nodes): ")
+    assert alone.startswith("the offered load is 3.38 times the machine's capacity (16 nodes): ")
     assert "only MaxNodes" in alone
     assert "such as 128)" in alone
     # The load is possible, but one job is too large.
@@ -188,14 +188,14 @@ def test_more_load_than_a_machine_can_have_is_said_with_the_likely_cause(tmp_pat
     assert large.startswith("the largest job has size 24, more than the machine (16 nodes): its header")
     smaller = remark("; MaxProcs: 128\n", 60, nodes=32)
     assert smaller.endswith("--nodes 32 is a smaller machine than the trace's, which has 128")
-    assert "is --nodes 32 right? On 60 the load is usual" in remark("", 60, nodes=32)
+    assert "is --nodes 32 right? On 60 nodes, the load would be usual" in remark("", 60, nodes=32)
     assert "come faster than they can run" in remark("; MaxProcs: 40\n", 60)
 
 
 def test_a_load_that_a_machine_can_have_is_not_remarked_upon(tmp_path: Path) -> None:
     swf = read_swf(sized(tmp_path, "; MaxProcs: 50\n", 60))
     assert workload_of(swf, nodes=45).remarks == (
-        "the offered load is 1.20 of the machine (45 nodes): "
+        "the offered load is 1.20 times the machine's capacity (45 nodes): "
         "--nodes 45 is a smaller machine than the trace's, which has 50",
     )
     assert workload_of(swf, nodes=46).remarks == workload_of(swf).remarks == ()

@@ -1,4 +1,4 @@
-"""`mallob-py experiment`: small runs of each, the files that they leave, and what is refused."""
+"""`mallob-py experiment`: small runs of each experiment, the files that the runs leave, and errors."""
 
 import contextlib
 import json

@@ -29,8 +29,8 @@ def _row(contender: Contender, case: Case, size: int) -> MatchingRow:
 @pytest.mark.parametrize("case", Case)
 @pytest.mark.parametrize("size", [64, 1024])
 def test_prefix_sums_take_two_ways_through_the_tree_and_three_hops(case: Case, size: int) -> None:
-    """The way: to the root and back, to the PE where both meet, to the idle PE; and one more round at
-    most.
+    """The hops lead to the root and back, to the PE where request and token meet, and to the idle PE; at most
+    one more round follows.
     """
     assert _row(_PREFIX_SUM, case, size).hops_max <= 4 * math.log2(size) + 3
 
@@ -61,7 +61,7 @@ def test_the_last_of_many_random_walks_is_late_unless_the_tree_ends_it() -> None
 
 
 def test_a_random_walk_to_the_only_idle_pe_takes_about_m_hops() -> None:
-    """Three standard deviations of the mean of 60 geometric numbers are 40 %."""
+    """40 % are three standard deviations of the mean of 60 geometrically distributed numbers."""
     network = MatcherNetwork(64, _ENDLESS_WALK.config(0.0), HOPS)
     choose = random.Random(1)
     hops = [network.match(*placement(Case.ONE, 64, choose)).latencies_s[0] for _ in range(60)]

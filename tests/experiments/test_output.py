@@ -18,7 +18,7 @@ class Square(msgspec.Struct):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A run that squares `number`, first waits for the file `waits_for`, and makes the file `leaves`."""
+    """A run that waits for the file `waits_for`, makes the file `leaves`, and squares `number`."""
 
     number: int
     waits_for: str = ""

@@ -198,7 +198,7 @@ def test_killed_solvers_do_not_lose_the_answer(victims: int) -> None:
 
 
 def test_a_killed_solver_is_replaced_by_one_that_searches_differently() -> None:
-    # two workers of two solvers: numbers 0 to 3 are taken
+    # two workers with two solvers each: numbers 0 to 3 are taken
     context = Racing(2, index=1)
     result = raced(context, lambda number: die() if number == 2 else hang() if number == 3 else WINNER)
     assert result.fields == WINNER.fields
@@ -234,7 +234,7 @@ def test_if_all_solvers_lack_memory_the_error_says_so() -> None:
     def attempt(number: int) -> Result:
         raise MemoryError
 
-    with pytest.raises(RuntimeError, match="number 0: out of memory"):
+    with pytest.raises(RuntimeError, match="attempt 0: out of memory"):
         raced(Racing(1), attempt)
 
 

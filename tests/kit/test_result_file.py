@@ -167,7 +167,7 @@ def test_two_jobs_of_one_name_the_first_to_deliver_has_it(root: Path) -> None:
 
 @pytest.fixture(params=[True, False], ids=["nameless", "named"])
 def nameless(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand for file systems with and without support of nameless files."""
+    """Imitate file systems that support nameless files, and file systems that do not."""
     open_file = os.open
 
     def refuse_nameless(path: str, flags: int, mode: int = 0o777, dir_fd: int | None = None) -> int:

@@ -9,8 +9,8 @@ from mallob_py.malleable.expectation import BAND, LOOKS, MANY, PAYS_S, Expectati
 
 
 def wishes_for(lefts_s: list[float]) -> list[int]:
-    """Return the wishes of a program that does a unit of work per CPU second and estimates that these are
-    left.
+    """Return the wishes of a program that does a unit of work per CPU second; `lefts_s`: its successive
+    estimates of the work that is left.
     """
     expectation = Expectation()
     expectation.look(0.0, None, 0.0)

@@ -70,7 +70,7 @@ class MatcherNet:
             matcher.drop_outdated()
 
     def run(self, now: float = 0.0, moves_max: int = 100_000) -> int:
-        """Deliver messages until only late kinds are left; return the number of delivered messages."""
+        """Deliver messages until only `late` messages are left; return the number of delivered messages."""
         for moved in range(moves_max):
             self._flush(now)
             ready = [

@@ -145,7 +145,7 @@ def test_a_job_that_waits_has_volume_0_and_one_that_has_ended_has_none() -> None
 
 def test_an_epoch_out_of_order_is_a_violation() -> None:
     net = Balancers(3)
-    with pytest.raises(PeerViolation, match="epoch 2 after 0"):
+    with pytest.raises(PeerViolation, match="epoch 2 after epoch 0"):
         net.all[0].receive(Epoch(2, ()), 0.0)
 
 

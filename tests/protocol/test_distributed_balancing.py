@@ -1,5 +1,5 @@
-"""The computation of volumes by all PEs together: epochs, changes that wait for the next epoch, equal volumes
-on all PEs.
+"""All PEs compute the volumes together: in epochs; a change waits for the next epoch; all PEs find the same
+volumes.
 """
 
 import math
@@ -220,7 +220,7 @@ def test_events_within_the_delay_are_gathered() -> None:
 
 def test_an_epoch_out_of_order_is_a_violation() -> None:
     net = Net(3)
-    with pytest.raises(PeerViolation, match="epoch 2 after 0"):
+    with pytest.raises(PeerViolation, match="epoch 2 after epoch 0"):
         net.all[0].receive(messages.VolumesSettled(2, (), NO_JOBS), 0.0)
 
 

@@ -248,7 +248,7 @@ def test_a_job_whose_root_gets_no_description_ends_with_the_reason() -> None:
         pe.handle(stimuli.DescriptionMissing(1, "no space left", Fault.HOST), now)
     (ended,) = [effect for effect in pe.take_effects() if isinstance(effect, JobEnded)]
     assert ended.outcome is Outcome.FAILED
-    assert ended.reason == "no PE could start the job, 2 have tried; the last: no space left"
+    assert ended.reason == "no PE could start the job in 2 attempts; last error: no space left"
 
 
 def test_an_unknown_job_cannot_be_interrupted() -> None:

@@ -20,7 +20,7 @@ ME = rank_messages.Joining(peer(RANK).process, 0, rank_messages.Place("me"), 2)
 
 
 def newcomer() -> Newcomer:
-    """Return a newcomer that has told its host its address."""
+    """Return a newcomer that has sent its address to its host, the rank that has started it."""
     it = Newcomer(RANK, ME, peer(HOST), PATIENCE_S, now=0.0)
     assert list(it.effects) == [Connect(peer(HOST)), Tell(HOST, 0, 0, 0, ME)]
     it.effects.clear()

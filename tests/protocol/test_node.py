@@ -47,7 +47,7 @@ def test_a_message_that_no_pe_sends_at_this_time_is_its_ranks_fault() -> None:
     node.handle(rank_stimuli.Said(1, G, 1, 0, Epoch(7, ())), 0.0)
     (accused,) = of_kind(node, rank_effects.Accuse)
     assert "epoch 7 after 0" in accused.how  # type: ignore[attr-defined]
-    with pytest.raises(PeerViolation, match="epoch 7 after 0"):
+    with pytest.raises(PeerViolation, match="epoch 7 after epoch 0"):
         node.handle(rank_stimuli.Said(0, G, 0, 0, Epoch(7, ())), 0.0)
 
 
@@ -152,7 +152,7 @@ def test_a_message_that_is_given_back_in_another_generation_is_dropped() -> None
 
 
 def test_a_member_that_is_noted_late_goes_on() -> None:
-    """A peer has noted a newcomer although the peer was taken for lost."""
+    """A peer that was taken for lost sends `Noted` when the newcomer is a member already."""
     node = node_of(0, 1, 1)
     node.take_effects()
     node.handle(rank_stimuli.Said(1, node.present.g, 0, 0, rank_messages.Noted()), 1.0)

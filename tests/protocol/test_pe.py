@@ -124,7 +124,7 @@ def test_it_is_told_that_a_job_is_over_even_where_it_has_no_worker() -> None:
 
 
 def test_a_root_whose_job_is_to_wait_leaves() -> None:
-    """The job has no volume, but is not over: the worker is kept for later."""
+    """The root leaves because its job has no volume; the job is not over, so the worker is kept for later."""
     played = Played()
     played.hear_epoch(job_1=1)
     played.hear(messages.Adopt(_request(1, epoch=1)))

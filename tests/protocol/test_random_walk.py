@@ -1,4 +1,4 @@
-"""Requests on random walks: they find idle PEs, return after their last hop, and end when their requests are
+"""Random walks of requests: walks find idle PEs, return after their last hop, and end when their requests are
 withdrawn.
 """
 
@@ -137,7 +137,7 @@ def test_of_two_walks_for_the_same_worker_only_the_wanted_one_goes_on() -> None:
 
 
 def test_a_pe_that_was_granted_a_match_behind_is_no_end_of_a_walk() -> None:
-    """The PE's token is under way to the matcher behind, so walks pass it by."""
+    """The PE's token is under way in the matcher that follows the walks, so walks do not end at the PE."""
     net = _walks(3, 1, behind=Matching.PREFIX_SUM)
     net.ask(1, 0)
     net.run()

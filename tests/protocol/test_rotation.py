@@ -16,7 +16,7 @@ SLICES = Slices(0.5, 0.05)
 
 
 class Rotating:
-    """The rule, called as by the root of the tree of ranks; each root goes to a free PE."""
+    """The rule, called as by the root of the tree of ranks; each job's root worker goes to a free PE."""
 
     def __init__(self, size: int, slices: Slices | None = SLICES) -> None:
         self.size = size
@@ -73,7 +73,7 @@ class Rotating:
         self.hear(JobEvent(job, 2**62, 0, 1.0, 0.0))
 
     def play(self, seconds: float) -> dict[int, float]:
-        """Let time pass, with an epoch whenever one is due; what each job received."""
+        """Let time pass, with an epoch whenever one is due; return the PE time that each job received."""
         before, until_s = dict(self.received), self.now + seconds
         while self.now < until_s - 1e-9:
             elapsed_s = min(self.image.rotation.next_s, until_s - self.now)

@@ -1,5 +1,5 @@
 """The table of a worker's states: it is complete for events of processes, which may come at any time, and
-strict for others.
+strict for other events.
 """
 
 from itertools import count
@@ -83,7 +83,7 @@ def test_a_worker_that_was_stopped_before_it_ran_runs_when_it_says_so() -> None:
 
 
 def test_random_lives_take_most_ways_through_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transitions that few random runs do not take need messages that cross in a particular way."""
+    """Some transitions need messages that cross in a particular way, so some random runs miss them."""
     taken: set[tuple[WorkerState, Happens]] = set()
     happens = Worker.happens
 

@@ -79,7 +79,7 @@ def sum_within(count: int) -> int:
 
 
 def tree_within(depth: int) -> int:
-    """Make nested calls whose waits no executor can see."""
+    """Make nested calls that wait in `concurrent.futures.wait`, which no executor can notice."""
     if depth == 0:
         return 1
     with Executor() as executor:
@@ -273,7 +273,7 @@ def gives_odd(where: str) -> Odd:
 
 
 def starts(path: str, mark: str) -> None:
-    """Initializer that leaves a file per process, with a letter for each call."""
+    """Initializer that leaves a file per process and `mark`, with one letter for each call."""
     global STARTED
     STARTED = mark
     with Path(path, f"{os.getpid()}.{mark}").open("a") as file:

@@ -1,4 +1,4 @@
-"""The common parts of the end-to-end tests: a service in processes of its own, and waits for its state.
+"""Common parts of the end-to-end tests: a service in processes of its own, and waits for the service's state.
 
 All processes of a service (launcher, mpiexec, ranks, fork servers, workers) inherit a mark in
 their environment, by which they are found and, at the latest at the end of a test, killed.
@@ -111,7 +111,7 @@ def shared_by_mpi(pids: Iterable[int]) -> set[str]:
 
 
 def descriptions_of(pids: Sequence[int]) -> list[str]:
-    """Return the files of jobs in these folders, such as `7` of job 7."""
+    """Return the names of descriptions in the processes' session folders, such as `7` for job 7."""
     return [file.name for folder in session_folders_of(pids) for file in folder.glob("[0-9]*")]
 
 
@@ -184,7 +184,7 @@ def read_until(shown: str, process: subprocess.Popen[str]) -> None:
 
 
 def beside_each_other(command: Sequence[str], capacities: Sequence[int | str]) -> list[str]:
-    """Return a command that runs as ranks of unequal capacity, as by `mpiexec ... : ...`."""
+    """Return a command line, `mpiexec ... : ...`, that starts ranks of unequal capacity."""
     ranks = [["-n", "1", *command, "--pes", str(capacity)] for capacity in capacities]
     return [mpiexec(), *ranks[0], *(word for rank in ranks[1:] for word in (":", *rank))]
 
@@ -270,7 +270,8 @@ class Running(Seen):
     def told(self, command: str, *arguments: object) -> str:
         """Return the output of a command about the service, such as `status`.
 
-        Repeated, since a service on a busy machine that writes no status for some seconds counts as absent.
+        The command is repeated, because a service that writes no status for some seconds, as on a busy
+        machine, counts as absent.
         """
 
         def done() -> Finished | None:

@@ -25,7 +25,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def test_the_count_is_exact_while_others_take_workers_away(service: Running) -> None:
     takers = itertools.count()
-    for number in range(5):  # the count may be there before a worker is taken away
+    for number in range(5):  # again if the count was found before a worker was taken
         queens = service.submit(f"breathing{number}", application="QUEENS", configuration={"n": 15})
         job = service.await_event("accepted", name=f"breathing{number}")["job"]
         while not queens.exists():

@@ -1,4 +1,6 @@
-"""The system calls of a no-op job: their counts hold on any machine, and show a doubling without a clock."""
+"""Counts of the system calls of a no-op job. Unlike times, counts are the same on any machine, and show if
+the work has doubled.
+"""
 
 import shutil
 import sys
@@ -22,9 +24,10 @@ _JOBS = 200
 #: machine, and above the counts of a machine with 17 other busy processes
 _OF_A_BURST = {"calls": 120, "epoll_wait": 10, "openat": 6.5, "read": 7.5, "newfstatat": 12.5, "sendto": 12}
 _OF_ONE_ALONE = {"calls": 150, "epoll_wait": 17, "openat": 7, "read": 8, "newfstatat": 14, "sendto": 14}
-#: number of rounds, of which the best counts: on a busy machine jobs take longer, and cause more messages
+#: greatest number of rounds, of which the best counts: on a busy machine, jobs take longer and cause more
+#: messages
 _ROUNDS = 4
-#: time without jobs in which the ranks' periodic calls are counted, which no job causes
+#: time without jobs, in which the periodic system calls of the ranks are counted
 _IDLE_S = 2.0
 
 

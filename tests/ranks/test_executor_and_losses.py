@@ -32,7 +32,7 @@ def _all_but(results: Any, count: int) -> list[int]:
 
 
 def _gates(folder: Path) -> list[str]:
-    """The files that the calls of a map wait for: none, or for its second half, `go`."""
+    """Return the file that each call of a map waits for: none in the first half, `go` in the second half."""
     return [""] * (CALLS // 2) + [str(folder / "go")] * (CALLS // 2)
 
 

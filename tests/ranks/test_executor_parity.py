@@ -30,7 +30,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-# --- what is left ---------------------------------------------------------------------------------------
+# --- maps that are left early ---------------------------------------------------------------------------
 
 
 def _leave_by_exception(results: Any) -> None:
@@ -316,7 +316,7 @@ def test_a_call_that_stops_its_own_worker_does_not_stop_the_pool(
     assert executor.submit(abs, -4).result(DEADLINE_S) == 4
 
 
-#: methods that may wait or submit calls, each with its result
+#: methods that may wait or submit calls, each with the result that it must return
 DEEDS: dict[str, tuple[Callable[[Executor, Future[Any]], object], object]] = {
     "submit": (lambda executor, _: executor.submit(abs, -1).result(DEADLINE_S), 1),
     "exception": (lambda executor, _: executor.submit(abs, -1).exception(DEADLINE_S), None),

@@ -104,7 +104,7 @@ def _fill_log_dir(others: Others, log_dir: Path) -> None:
 
 
 def _with_web(service: Running) -> str:
-    """Start the web beside the service, and end it; what it says."""
+    """Start the web server beside the service, end the web server, and return its output."""
     web = subprocess.Popen(
         [*COMMAND, "web", "--api-dir", str(service.api_dir), "--port", "0"],
         stdout=subprocess.PIPE,

@@ -134,7 +134,7 @@ def test_a_rank_that_joins_a_host_whose_first_rank_has_left_gets_large_inputs(tm
         assert (drained.code, drained.err) == (0, ""), service.output
         assert list(grow(service, 1)) == [3]
         holder = int((service.box() / ".lock").read_text().split()[0])
-        os.kill(holder, signal.SIGKILL)  # rank 1 has the lock; without it, rank 3 is alone on its host
+        os.kill(holder, signal.SIGKILL)  # rank 1, which holds the lock; rank 3 is then alone on its host
         await_generation(service, 2)
         configuration = {"size_bytes": 1 << 20, "folder": str(tmp_path), "workers": 2}
         reply = service.ask("bulk", application="BULK", configuration=configuration)

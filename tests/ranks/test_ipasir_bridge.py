@@ -139,7 +139,7 @@ def test_a_chain_ends_though_something_lies_where_the_reply_to_its_end_would_be(
 
 
 def revision(service: Running, pipe: Path, name: str, **fields: Any) -> tuple[Path, int]:
-    """Submit a revision that comes through a pipe: where its reply will be, and the pipe's other end."""
+    """Submit a revision that comes through a pipe; return the path of its reply, and the pipe's other end."""
     os.mkfifo(pipe)
     path = service.submit(
         name, files=[str(pipe)], content_mode="raw", incremental=True, wallclock_limit="0", **fields

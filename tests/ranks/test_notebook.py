@@ -54,7 +54,7 @@ class Notebook:
         self._client.wait_for_ready(timeout=DEADLINE_S)
 
     def run(self, code: str, when: Callable[[], bool] | None = None) -> tuple[str, str]:
-        """Return what a cell shows, and the name of its error; interrupt the cell `when` something is so."""
+        """Return what a cell shows, and the name of its error; interrupt the cell once `when()` is true."""
         cell, shown, error = self._client.execute(code), [], ""
         if when is not None:
             poll_until(when, "the cell")

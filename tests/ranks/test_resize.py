@@ -97,7 +97,7 @@ def test_ranks_that_all_die_are_started_again_as_many_as_were_ordered(tmp_path: 
         assert resize(service, "+1").code == 0
         kill_ranks()
         poll_until(lambda: starts() == 1, lambda: service.output)
-        kill_ranks()  # this start does not know the order of before
+        kill_ranks()  # the started ranks do not know the earlier order
         poll_until(lambda: starts() == 2, lambda: service.output)
         assert service.stop() == 0
 

@@ -25,8 +25,8 @@ CRASHES_MAX = 3
 
 
 def ranks_of(service: Running) -> list[int]:
-    """Return the ranks: the parents of fork servers, without fork servers, and without 0 for an ended
-    process.
+    """Return the ranks: all parents of fork servers that are not fork servers themselves; 0, the parent of an
+    ended process, is left out.
     """
     forked = {pid for pid in service.processes() if "fork_server" in command_line(pid)}
     return sorted({parent_of(pid) for pid in forked} - forked - {0})
@@ -84,7 +84,7 @@ def test_a_whole_service_that_was_stopped_goes_on_as_if_nothing_had_happened(tmp
         for pid in everybody:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
-        # Time passes, much more than ranks may be silent.
+        # Wait much longer than ranks may be silent.
         with pytest.raises(AssertionError, match="not in time"):
             poll_until(lambda: False, timeout_s=timeout_s + 5.0)
         for pid in everybody:
@@ -111,7 +111,7 @@ def test_a_job_that_ends_the_service_each_time_gets_an_error_reply_and_others_th
         configuration = {"signal": "SIGSEGV"}
         poison = service.submit("poison", application="POISON", configuration=configuration)
         message = service.reply(poison)["error"]["message"]
-        times = int(message.removeprefix("ended the service ").split()[0])
+        times = int(message.removeprefix("the service crashed ").split()[0])
         assert times >= CRASHES_MAX, message
         for path in innocent:
             assert service.reply(path)["result"]["outcome"] == "wallclock-limit"

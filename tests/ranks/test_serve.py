@@ -137,7 +137,7 @@ def test_a_job_waits_for_those_that_it_depends_on(service: Running) -> None:
 def test_a_running_job_is_interrupted_with_statistics(service: Running) -> None:
     path = service.submit("running", application="SLEEP")
     service.await_event("started", job=accepted(service, "running"))
-    service.ask("meanwhile-running", application="NOOP")  # after this job, the client has heard of the start
+    service.ask("meanwhile-running", application="NOOP")  # by then, the client knows that "running" runs
     service.interrupt("running")
     reply = service.reply(path)
     assert reply["result"]["outcome"] == "interrupted"
@@ -527,4 +527,4 @@ def test_a_rank_does_not_outlive_a_launcher_that_kills_nobody(tmp_path: Path) ->
         running.await_event("started")
         running.process.kill()
         poll_until(lambda: running.processes() == [], lambda: running.output)
-        assert "the process that has started this rank has gone; it ends" in running.output
+        assert "the process that started this rank has ended; this rank ends" in running.output

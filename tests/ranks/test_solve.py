@@ -231,7 +231,7 @@ def test_formulas_that_a_signal_keeps_from_an_answer_are_unknown(tmp_path: Path)
     with started("solve", "-n", "2", easy, hard, easy) as (process, _):
         for line in process.stdout:
             said.append(line)
-            if "2 files without an answer, 1 under way" in line:  # its answer waits for the others
+            if "2 files without an answer, 1 under way" in line:  # the third answer waits for the second
                 process.send_signal(signal.SIGINT)
                 break
         said += process.communicate(timeout=DEADLINE_S)[0].splitlines(keepends=True)

@@ -22,7 +22,9 @@ SAT, UNSAT, UNKNOWN = 10, 20, 0
 
 
 def stall_s(service: Running) -> float:
-    """Return by how much the longest stay of a worker at work exceeded a turn, as on a busy machine."""
+    """Return the time by which the longest stay of a worker at work exceeded a turn; busy machines cause such
+    stays.
+    """
     longest_s, since_s = 0.0, dict[int, float]()
     kinds = ("started", "resumed", "suspended", "stop")
     for event in sorted((one for kind in kinds for one in service.events(kind)), key=lambda one: one["t"]):
@@ -108,7 +110,7 @@ def _reason(service: Running, identity: str) -> str:
 
 
 def test_a_job_from_a_pipe_waits_where_such_jobs_hold_all_places_and_others_do_not(tmp_path: Path) -> None:
-    """Jobs that read a pipe are never given up; without residents, each PE keeps one."""
+    """Jobs that read a pipe are never given up; without residents, each PE keeps one such job."""
     hard = uniform(600, 2556, seed=1).text("far too hard")
     pipes = [tmp_path / f"pipe{number}" for number in range(3)]
     with serving(tmp_path / "service", "--residents", "0", ranks=1) as service:
@@ -135,7 +137,7 @@ def test_a_job_from_a_pipe_waits_where_such_jobs_hold_all_places_and_others_do_n
 
 
 def test_a_tree_whose_last_worker_comes_and_goes_with_each_turn_reduces_on(tmp_path: Path) -> None:
-    """Of five PEs, the job deserves two and a half: always two, and a third in every other turn."""
+    """Of five PEs, the job deserves two and a half: always two PEs, and a third PE in every other turn."""
     apps = with_apps(folder="tests/runtime/workers", ALLREDUCE="tree_apps:AllReduce")
     with serving(tmp_path / "service", ranks=5, env=apps) as service:
         names = [f"endless{number}" for number in range(5)]
@@ -158,7 +160,7 @@ def test_a_tree_whose_last_worker_comes_and_goes_with_each_turn_reduces_on(tmp_p
 
 
 def test_a_bag_whose_last_worker_comes_and_goes_with_each_turn_counts_all(tmp_path: Path) -> None:
-    """Tasks that the last worker has borrowed come back, or it does them later."""
+    """The last worker gives borrowed tasks back, or does them later."""
     with serving(tmp_path / "service", "--slice", "100ms", ranks=3, env=APPS) as service:
         names = [f"endless{number}" for number in range(3)]
         endless = [service.submit(name, application="SLEEP", max_demand=1) for name in names]

@@ -439,7 +439,7 @@ def test_with_allow_paths_files_of_that_folder_can_be_named_and_no_others(
 def test_a_key_never_leads_out_of_the_folder(web: WebServer, key: str) -> None:
     out = web.api_dir / "jobs.0" / "out"
     there = out / f"{unquote(key)}.json"
-    with suppress(ValueError):  # no file has a name with a zero
+    with suppress(ValueError):  # no name of a file contains a zero byte
         there.parent.mkdir(exist_ok=True)
         there.write_text('{"result": {"resultcode": 10}}')
     for rest in ("", "/reply", "/model"):

@@ -19,7 +19,8 @@ from mallob_py.service.jobs.reply import Ending
 SILENT = 1_100
 UNREAD = 40
 VARIABLES = 250_000
-#: bound on the server's memory while answers are not read: a few being made, and a piece of each
+#: bound on the server's memory while answers are not read: room for a few answers that are being made, and
+#: for a piece of each answer
 MEMORY_BYTES_MAX = 250 << 20
 
 

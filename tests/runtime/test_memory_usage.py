@@ -156,7 +156,7 @@ def test_private_memory_is_that_of_all_processes_now_without_files(tmp_path: Pat
     assert 70 * MB < more_bytes < 110 * MB
 
 
-# --- CPU time: what a process used, what its children used, and what these were waited for with
+# --- CPU time: of a process, of its live children, and of ended children that were waited for
 
 WORK_S = 0.2
 

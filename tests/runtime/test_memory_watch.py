@@ -1,4 +1,4 @@
-"""What ranks give back when memory is short, in which order, and which rank does; the memory is simulated."""
+"""Which rank gives back what when memory is short, and in which order; the memory is simulated."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -92,8 +92,8 @@ def test_a_job_that_is_not_held_has_waited_since_it_was_handed_in(client: Client
 
 
 def test_the_end_of_a_job_clears_it_of_blame(client: Client) -> None:
-    """Otherwise its place in the record would name it at each later crash, and no other job could use the
-    place.
+    """Otherwise the job's place in the crash record would name the job at each later crash, and no other job
+    could use the place.
     """
     live = client.take(1, accepted_s=0.0, since_s=0.0)
     client.running.begin(1, 0.0)
@@ -166,7 +166,7 @@ def test_a_time_limit_does_not_end_a_job_that_waits_to_begin_again(express: Clie
 
 
 def test_a_revision_is_not_set_back_and_a_further_one_waits(express: Client) -> None:
-    """A further revision waits for the first one's end; a job that can begin again gets a turn before."""
+    """A further revision waits for the first one's end; a job that can begin again gets a turn before it."""
     machine = express.machine
     revision = express.take(1, accepted_s=0.0, since_s=0.0)
     assert express.turn(0.0) == [1]

@@ -226,7 +226,7 @@ def test_another_rank_goes_on_with_an_order_as_it_was_decided(tmp_path: Path) ->
 
 
 def give_to(api_dir: Path, order: Order, rank: FakeRank) -> Path:
-    """Have it decided by this rank."""
+    """Have an order decided by this rank."""
     resizing = taking_orders(rank, api_dir)
     given = give(api_dir, order)
     resizing.turn(0.0)

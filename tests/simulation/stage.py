@@ -16,17 +16,18 @@ never changes. A rank is the `Node` that runs in production.
     wait 1.0               time passes for all waiting ranks
     started 1              the process asked for last at rank 1 runs
     crash 1, answer 1, raise 1, lost 1
-                           the process of its active worker does; with a job (`answer 1 job 2`), that
-                           of its suspended one
-    demand 0 3             the worker at rank 0 could use 3
-    say 0 down|up          it sends a message to its children, or its parent; `say 0 up leaving`: of the
-                           first of those that leave
+                           the process of rank 1's active worker does this; with a job (`answer 1 job 2`),
+                           the process of the job's suspended worker does
+    demand 0 3             the worker at rank 0 could use 3 workers
+    say 0 down|up          the worker at rank 0 sends a message to its children, or its parent; `say 0 up
+                           leaving`: the first leaving worker does
     miss 0                 the process at rank 0 does not take the message delivered last
-    progress 0 100         it reports that 100 units are done
-    save 0 text            it has this checkpoint (`save 0 text leaving`: of the first of those that leave)
-    restore 0              it begins and asks for the last checkpoint
-    left 1                 the first of those that leave has left (`crash 1 leaving`: has died)
-    fetched 1 job 2        the description is there
+    progress 0 100         the worker at rank 0 reports that 100 units are done
+    save 0 text            the worker at rank 0 saves this checkpoint (`save 0 text leaving`: the first
+                           leaving worker does)
+    restore 0              the worker at rank 0 begins and asks for the last checkpoint
+    left 1                 the first leaving worker of rank 1 has left (`crash 1 leaving`: has died)
+    fetched 1 job 2        the description of job 2 has come to rank 1
     unfetched 1 job 2      ... cannot be stored
     pause 1, unpause 1, end 1, evacuate 1, drop_past 1, rest 1 0.5, interrupt 0 job 1
     show                   which worker is where
@@ -34,13 +35,16 @@ never changes. A rank is the `Node` that runs in production.
 
 What happens to ranks:
 
-    lose 2                 rank 2 has ended, and messages on their way there are lost miss_rank 0 2 rank 0
-    finds rank 2 lost (it may hang, or be healthy) hang 2, wake 2         rank 2 takes no messages; it goes on
-    where it was beat 2->0              rank 0 hears that rank 2 is there drain 1 0.5            rank 1 is
-    ordered to be drained within 0.5 s leave 1 at 0           rank 0 gets the order that rank 1 leaves grow 4
-    at 0            ... that rank 4, which is up and connected, joins; again: the order is repeated start 4 at
-    0           rank 0 has started rank 4, which names itself; all ranks can listen for it begin all messages
-    about generations are delivered stop 1                 rank 1 gets the order that all ranks end
+    lose 2                 rank 2 has ended, and messages on their way there are lost
+    miss_rank 0 2          rank 0 finds rank 2 lost (it may hang, or be healthy)
+    hang 2, wake 2         rank 2 takes no messages; it goes on where it was
+    beat 2->0              rank 0 hears that rank 2 is there
+    drain 1 0.5            rank 1 is ordered to be drained within 0.5 s
+    leave 1 at 0           rank 0 gets the order that rank 1 leaves
+    grow 4 at 0            ... that rank 4, which is up and connected, joins; again: the order is repeated
+    start 4 at 0           rank 0 has started rank 4, which names itself; all ranks can listen for it
+    begin                  all messages about generations are delivered
+    stop 1                 rank 1 gets the order that all ranks end
 """
 
 import math
@@ -78,7 +82,7 @@ def play(script: str) -> str:
     lines: list[str] = []
     for line in script.splitlines():
         if line.startswith("  "):
-            continue  # the outcome when the text was written
+            continue  # a line of the recorded outcome
         lines.append(line)
         if line and not line.startswith("#"):
             lines += [f"  {told}" for told in stage.do(line.split())]
@@ -443,7 +447,9 @@ class Stage:
         deque(self._ticks(), maxlen=0)
 
     def _move(self, but: set[str]) -> bool:
-        """Do one thing that is due; return False if there is none."""
+        """Deliver a message or a description, or start a process, but no kind in `but`; return False if there
+        is none.
+        """
         for (_, dest), queue in self._queued():
             if type(queue[0].message).__name__ not in but and dest not in self._hung:
                 deque(self._tell_rank(dest, queue.popleft()), maxlen=0)

@@ -1,10 +1,9 @@
-"""The common parts of the script tests: a small cluster, acts of users and processes, and tries with several
-seeds.
+"""Common parts of the script tests: a small cluster, actions of users and processes, and repeated attempts
+with different seeds.
 
-A story sets up a cluster, holds some messages back, lets others overtake them, releases them
-and checks the cluster at rest. Which rank runs what follows from the seed; a story that needs
-its ranks to fall in a certain way raises `Unlucky` where they do not, and is then told again
-with the next seed.
+A story sets up a cluster, holds some messages back, lets other messages overtake, releases the held messages,
+and checks the cluster at rest. Which rank runs what follows from the seed. If a story needs certain places of
+its workers and the seed gives others, the story raises `Unlucky` and is played again with the next seed.
 """
 
 import random
@@ -56,7 +55,7 @@ def cluster_of(size: int, seed: int = 0, **settings: Any) -> Cluster:
 
 
 def lively(size: int, seed: int, bystanders: int = 3, **settings: Any) -> Cluster:
-    """Return a cluster with a past: numbers have been used, and up to `bystanders` PEs are busy."""
+    """Return a cluster in which some jobs have ended, and up to `bystanders` PEs are busy with other jobs."""
     cluster = cluster_of(size, seed, **settings)
     choose = random.Random(f"story {seed}")
     for job in range(101, 101 + choose.randint(1, 4)):
@@ -101,7 +100,7 @@ def hold_kind(
 
 
 def watch(cluster: Cluster, kind: type[Message]) -> list[tuple[int, int, Any]]:
-    """Return a list that receives each message of one kind posted from now on: (source, dest, message)."""
+    """Return a list to which each message of one kind is added from now on: (source, dest, message)."""
     seen: list[tuple[int, int, Any]] = []
 
     def test(source: int, dest: int, message: AnyMessage) -> bool:

@@ -1,5 +1,5 @@
-"""A failing random run of a bag job is reduced to a small run with the same failure; a rule is broken
-here.
+"""A failing random run of a bag job is reduced to a small run with the same failure; a rule is broken here on
+purpose.
 """
 
 from pathlib import Path

@@ -76,7 +76,7 @@ def of(lines: list[str], **fields: Any) -> int:
 
 @pytest.fixture
 def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[LineLog]:
-    """Return a list that gets the logs of all desks in the test's simulations."""
+    """Return a list to which the logs of all desks in the test's simulations are added."""
     logs: list[LineLog] = []
 
     def logged(hands: Hands, desk: DeskSetting) -> DeskMachine:
@@ -176,8 +176,8 @@ def test_an_order_that_is_not_given_any_more_is_a_difference(
 
 
 def test_calls_of_the_hands_before_they_return_are_played_within_their_order(tmp_path: Path) -> None:
-    """An interrupted job is answered at once; its end ends another job, whose call comes within the first
-    order.
+    """An interrupted job is answered at once; its end ends another job, by a call made before the first
+    order returns.
     """
     logged = Logged(tmp_path)
     machine = logged.machine

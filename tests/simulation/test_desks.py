@@ -27,7 +27,7 @@ class Played:
         self.desks.hand_in(job, rank, FileTerms(**fields), {})
 
     def play_until_one_is_given_up(self, jobs: range) -> None:
-        """File jobs, and play until one of them waits for its next turn."""
+        """Submit jobs, and play until one of them is given up and waits to begin again."""
         for job in jobs:
             self.file(job)
         while not any(self.state(job) is JobState.AGAIN for job in jobs):
@@ -206,5 +206,7 @@ def test_a_random_life_with_desks_ends_well_where_clients_are_lost_and_join(seed
 
 
 def test_a_drain_waits_for_a_worker_that_is_still_to_have_its_description() -> None:
-    """The rank was drained while the worker began, and the worker's work was lost with it."""
+    """A former fault: the rank was drained while the worker began, and the worker's work was lost with the
+    rank.
+    """
     Scenario(with_changes(with_desks(draw_plan(100)))).run()

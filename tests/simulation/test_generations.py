@@ -192,7 +192,9 @@ def test_founders_that_are_lost_in_mid_growth_leave_one_sound_system(lost: int, 
 
 @pytest.mark.parametrize(("seed", "after_s"), [(0, 0.00225), (4, 0.00125), (5, 0.00325)])
 def test_newcomers_of_a_lost_host_and_of_another_do_not_meet_as_strangers(seed: int, after_s: float) -> None:
-    """The first newcomers' order outlives their host; the second host knows only the members before them."""
+    """The first newcomers' order outlives their host; the second host knows only members older than the first
+    newcomers.
+    """
     cluster = _cluster(4, seed=seed)
     cluster.join([1, 1], asked=1)
     cluster.run(until_s=cluster.now + after_s)
@@ -346,7 +348,9 @@ def test_a_rank_that_is_drained_leaves_when_its_workers_have_handed_over_what_th
 
 
 def test_a_rank_that_is_drained_as_a_generation_begins_waits_for_the_worker_that_goes_on_there() -> None:
-    """The worker's parent has not asked for it yet; once it has, the worker has work to hand over."""
+    """The worker's parent has not asked for the worker yet; when the parent has asked, the worker has work to
+    hand over.
+    """
     cluster = _cluster(4)
     _submit(cluster, 1, rank=3, demand=4, leaves=True)
     former = cluster.generation_of(1)

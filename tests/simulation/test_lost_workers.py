@@ -105,7 +105,7 @@ def test_a_root_that_is_lost_again_and_again_ends_its_job_with_the_reason(what: 
     play(cluster, 30.0)
     ended = cluster.ended[FETCHED]
     assert ended.outcome is Outcome.FAILED
-    assert ended.reason == f"no PE could start the job, 4 have tried; the last: no {what.value}"
+    assert ended.reason == f"no PE could start the job in 4 attempts; last error: no {what.value}"
     assert len(events(cluster, "lost")) == 4
 
 

@@ -28,7 +28,7 @@ from mallob_py.simulation.scenario import Scenario, rest_bound_s
 
 
 def _plan_of_some_length() -> Plan:
-    """Return the first of the present seeds' plans that contains some acts and is quick to play."""
+    """Return the first drawn plan that contains some acts and is quick to play."""
     plans = (draw_plan(seed) for seed in seeds(100))
     return next(plan for plan in plans if 10 < len(plan.deeds) < 40 and plan.size > 4)
 

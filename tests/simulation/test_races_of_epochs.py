@@ -194,7 +194,10 @@ def test_race_2_a_child_tells_the_parent_of_an_epoch_that_the_parent_had_before_
 
 
 def _held_back_child(cluster: Cluster, seed: int) -> tuple[Hold, int, int]:
-    """Submit a job of four workers; hold back the last one's adoption, return it, that PE and its parent."""
+    """Submit a job of four workers, and hold back the adoption of the last worker.
+
+    Returns the held adoption, the PE of the last worker, and the PE of this worker's parent.
+    """
     late_child = hold_kind(cluster, messages.Adopt, index=3)
     cluster.submit(1, seed % 16, max_demand=4)
     play(cluster)

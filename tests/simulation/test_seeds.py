@@ -53,8 +53,8 @@ def test_a_request_that_outlives_its_parent_keeps_no_busy_cluster_from_resting(s
 
 
 def test_who_wakes_up_beside_newcomers_that_know_it_no_more_goes_on_alone() -> None:
-    """A former fault: only the rank's own generation had a later number, and no rank could tell the
-    newcomers.
+    """A former fault: only the rank's own generation had a later number, and no rank could tell the newcomers
+    about that generation.
     """
     assert _replayed(90000112) is None
 

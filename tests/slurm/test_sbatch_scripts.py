@@ -232,7 +232,7 @@ def test_a_node_that_is_lost_is_survived_and_slurm_keeps_the_rest_of_the_allocat
         assert "Traceback" not in batch.output
 
 
-# Slurm without accounting changes an allocation once, hence two tests.
+# Without accounting, Slurm changes an allocation only once, hence two tests.
 
 
 def test_a_service_takes_in_the_node_of_an_allocation_that_has_grown(batch: Batch) -> None:

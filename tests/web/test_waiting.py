@@ -44,7 +44,7 @@ def jobs(tmp_path: Path, store: Store) -> Jobs:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """Return a list that gets an entry at each search for all jobs without a reply."""
+    """Return a list to which each search for all jobs without a reply adds an entry."""
     done: list[None] = []
     look = PendingJobs.look
 

@@ -35,16 +35,16 @@ PREFETCH_S = 0.02
 #: greatest size of a batch, once the size of a call is known
 BATCH_BYTES = 4 << 20
 BATCH_CALLS_MAX = 5000
-#: time after which a batch's calls are asked back: OVERDUE_S plus OVERDUE_FACTOR times the expected duration
+#: time after which a worker must give back a batch: OVERDUE_S plus OVERDUE_FACTOR times the expected duration
 OVERDUE_S = 0.02
 OVERDUE_FACTOR = 4.0
 #: duration below which calls are repeated at once if their worker is away
 SHORT_S = 0.5
-#: longest silence of a worker with calls
+#: silence after which a worker with calls counts as away
 SILENT_S = 2.0
-#: shortest absence of a worker after which a message shows that the worker is back
+#: time since a worker went away, after which outcomes from the worker show that it is back
 _STALE_S = 0.1
-#: number of lost workers after which a call fails that was the only call of each of them
+#: a call fails if it was the only call of this many lost workers
 LOSSES_MAX = 3
 #: weight of the newest value in a running mean
 _WEIGHT = 0.3
@@ -84,8 +84,9 @@ class Group:
     ) -> None:
         """Create a group.
 
-        `chunk`: calls per batch, 0: chosen by the book. `is_whole`: batches are not asked back. `limit`: only
-        calls with lower numbers may be sent (see `Book.extend`). The book does not read `content`.
+        `chunk`: calls per batch, 0: chosen by the book. `is_whole`: workers need not give back calls.
+        `limit`: only calls with lower numbers may be sent (see `Book.extend`). The book does not read
+        `content`.
         """
         self.content = content
         self.chunk = chunk
@@ -96,8 +97,9 @@ class Group:
         self.limit = count if limit is None else limit
         #: number of the first call never sent
         self.next = 0
-        #: calls to be sent again in batches, and calls to be sent again alone
+        #: calls to be sent again, in batches
         self.again: deque[int] = deque()
+        #: calls to be sent again, each alone
         self.alone: deque[int] = deque()
         #: number of calls without an outcome
         self.left = count
@@ -152,15 +154,15 @@ class Assignment(NamedTuple):
 
 
 class Book:
-    """The book of one job: which of its calls is where. Numbers of workers are never reused."""
+    """The book of one job: which of its calls is where. A worker's number is never reused."""
 
     def __init__(self) -> None:
-        #: groups with calls to send, in order
+        #: groups with calls to send, in the order in which they are served
         self._ready: deque[Group] = deque()
         self._workers: dict[int, _Worker] = {}
         #: workers that may be given calls, as far as is known
         self._hungry: dict[int, None] = {}
-        #: long calls of workers that are away or silent
+        #: calls of workers that are away or silent, if the calls are long or of unknown duration
         self._doubtful: deque[tuple[Group, int]] = deque()
         self._batches = 0
         #: the job's volume, as last reported by its root
@@ -192,25 +194,25 @@ class Book:
             self._make_ready(group)
 
     def done_without_worker(self, group: Group, calls: Sequence[int]) -> list[int]:
-        """Settle calls that were cancelled or cannot be sent; return those that had no outcome before."""
+        """Count cancelled or unsendable calls as done; return the calls that had no outcome before."""
         return self._settle(group, calls)
 
     def cancel_waiting(self, group: Group) -> list[int]:
-        """Send no further call of the group; settle and return the calls that no worker has."""
+        """Send no further call of the group; count the calls that no worker has as done, and return them."""
         group.again.clear()
         group.alone.clear()
         group.next = group.limit = len(group.state)
         return self._settle(group, [call for call, state in enumerate(group.state) if state == _WAITING])
 
     def cancel(self, group: Group) -> list[int]:
-        """Drop the group; settle and return its calls without an outcome."""
+        """Drop the group; count its calls without an outcome as done, and return them."""
         group.again.clear()
         group.alone.clear()
         group.next = group.limit = len(group.state)
         return self._settle(group, [call for call, state in enumerate(group.state) if state != _DONE])
 
     def batches_of(self, group: Group, calls: Container[int] | None = None) -> list[tuple[int, int]]:
-        """Return (worker, batch) numbers of a group's batches; with `calls`: of batches with such calls."""
+        """Return (worker, batch) numbers of a group's batches; `calls`: only of batches with one of these."""
         return [
             (number, batch.number)
             for number, worker in self._workers.items()
@@ -246,7 +248,10 @@ class Book:
                     self._doubt(worker)
 
     def lose(self, worker: int, is_to_blame: bool = True) -> list[tuple[Group, int]]:
-        """Remove a lost worker; return the calls that fail, because they have now lost too many workers."""
+        """Remove a lost worker; return the calls that fail, because too many workers were lost with them.
+
+        `is_to_blame`: whether the worker's calls may be the cause of its loss.
+        """
         lost = self._workers.pop(worker)
         self._hungry.pop(worker, None)
         failed: list[tuple[Group, int]] = []
@@ -309,7 +314,7 @@ class Book:
             self._put_back(batch.group, [call for call in calls if batch.group.state[call] == _SENT])
 
     def drop(self, worker: int, batch_number: int, calls: Sequence[int]) -> None:
-        """Settle calls of a batch that are not sent after all, and remove the calls from the batch."""
+        """Count calls of a batch that are not sent after all as done, and remove them from the batch."""
         batch = self._take_out(worker, batch_number, calls)
         if batch is not None:
             self._settle(batch.group, calls)
@@ -487,7 +492,7 @@ class Book:
         return any(group.has_waiting for group in self._ready)
 
     def demand(self, further: int = 0) -> int:
-        """Return how many workers are useful for the open calls and `further` ones; busy workers are kept."""
+        """Return how many workers the open calls and `further` more can use; busy workers are kept."""
         counted, wanted = 0, 0.0
         for group in islice(self._groups, _GROUPS_LOOKED_AT):
             is_short = group.mean_s is not None and group.mean_s < PREFETCH_S

@@ -133,7 +133,7 @@ class _OpenGroup:
         return is_same and (self._group is None or self._group.left > 0)
 
     def hand_on(self) -> bool:
-        """Hand the calls added since the last time to the lane; return whether more calls may be added."""
+        """Hand the lane the calls that it does not have yet; return whether more calls may be added."""
         new, self._count = len(self.items) - self._count, len(self.items)
         if self._group is None:
             function = self._lane.function_of(self._function)
@@ -162,7 +162,7 @@ class MapCalls:
         lane.add(self._group)
 
     def extend(self, items: Sequence[Any], bad: Mapping[int, BaseException]) -> None:
-        """Hand in the arguments of the next calls. `bad`: number of a call that fails -> its error."""
+        """Hand in the arguments of the next calls. `bad`: number of an unsendable call -> its error."""
 
         def extend() -> None:
             if self._lane is not None:  # None: the map has no calls
@@ -186,7 +186,7 @@ class Hub:
     """
 
     def __init__(self, client: Client, other_hosts: Callable[[], bool], service_user: int) -> None:
-        """Start the hub's thread, which hands in jobs by `client`.
+        """Start the hub's thread, which hands in jobs through `client`.
 
         `other_hosts`, called when a job begins, tells whether the service has ranks on other hosts;
         `service_user` is the user id of the service's workers.
@@ -208,7 +208,7 @@ class Hub:
         self._tcp: socket.socket | None = None
         self._selector.register(self._listeners[0], selectors.EVENT_READ, self._listeners[0])
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._wake)  # late, because other threads write to this descriptor
+        weakref.finalize(self, os.close, self._wake)  # not earlier: other threads write to this descriptor
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._commands: deque[Callable[[], None]] = deque()
         #: separately submitted calls: terms, function, arguments, future, retries
@@ -222,13 +222,13 @@ class Hub:
         self._done_before = 0
         self._connections: dict[int, _Connection] = {}
         self._gone: list[_Connection] = []
-        #: jobs that had no reply when the last job was begun, and the last job
+        #: the last job, and earlier jobs that had no reply when the last job was begun
         self._jobs: list[Future[Answer]] = []
         self._numbers = 0
         self._open_group: _OpenGroup | None = None
         self._is_closing = False
-        #: function that makes each call's error from the call's name, if ranks are lost or workers do not
-        #: start
+        #: function that makes each call's error from the call's name; None unless the ranks have ended or
+        #: the workers do not start
         self._broken: Callable[[str], BaseException] | None = None
         #: function that makes the error of each call once the thread has ended
         self._over: Callable[[], BaseException] | None = None
@@ -371,7 +371,7 @@ class Hub:
         self.call(begin_to_close)
 
     def join(self) -> None:
-        """Wait until the hub has ended; return at once in a callback, for which the hub itself waits."""
+        """Wait until the hub has ended; in a callback, return at once, since the hub waits for callbacks."""
         if not self.is_own_thread:
             self._thread.join()
 
@@ -433,8 +433,8 @@ class Hub:
             timeout_s = 0.1 if timeout_s is None else min(timeout_s, 0.1)
         for key, events in self._selector.select(timeout_s):
             if key.data is None:
-                # The flag is reset after reading, else a wake-up between both would be read while its flag
-                # stays set for ever.
+                # The flag is reset after reading; otherwise a wake-up in between would be read, but the
+                # flag would stay set for ever.
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
                 self._is_woken = False

@@ -37,7 +37,7 @@ _ARGUMENTS_SHOWN = 100
 
 
 class WorkerLost(CallError):
-    """The workers of a call died repeatedly, so the call is not repeated."""
+    """The workers of a call were lost repeatedly, so the call is not repeated."""
 
 
 class JobEnded(CallError):
@@ -49,14 +49,14 @@ class TimeLimit(JobEnded, TimeoutError):
 
 
 class Terms(NamedTuple):
-    """The terms of a job."""
+    """The terms of a job: its priority, limits and name; calls with equal terms share a job."""
 
     priority: float = 1.0
     max_demand: int = 0
     time_limit_s: float | None = None
     cpu_limit_s: float | None = None
     name: str = ""
-    #: random mark of a map that has a job of its own
+    #: random mark of a map that has a job of its own; "": the job serves any calls
     map: str = ""
 
 
@@ -75,7 +75,7 @@ class CallSet:
     """The content of a group: calls of one function, and the sink of their outcomes."""
 
     function: FunctionRef
-    #: snapshots of each call's arguments, or of its (args, kwargs); None: the call is done
+    #: snapshot of each call's arguments, or of its (args, kwargs); None: the call is done
     items: list[Any]
     has_keywords: bool
     sink: Sink
@@ -197,7 +197,7 @@ class Lane:
         self._book.add(group, count)
 
     def extend(self, group: Group, items: Sequence[Any], bad: Mapping[int, BaseException]) -> None:
-        """Take in the arguments of a map's next calls. `bad`: number of a call that fails -> its error."""
+        """Take in the arguments of a map's next calls. `bad`: number of an unsendable call -> its error."""
         content: CallSet = group.content
         content.items += items
         self._deliver(group, self._book.done_without_worker(group, tuple(bad)), bad.__getitem__)
@@ -228,7 +228,7 @@ class Lane:
             self._unwanted.append((now + GRACE_S, group, calls))
 
     def _stop_unwanted(self, now: float) -> None:
-        """Have workers stop the unwanted calls that have had their time to end by themselves."""
+        """Have workers stop the unwanted calls that have not ended by themselves within `GRACE_S`."""
         if not self._unwanted:
             return
         due = [each for each in self._unwanted if each[0] <= now]

@@ -55,7 +55,7 @@ class OwnRanks:
         command += ["--many-ranks", "--api-dir", str(self.api_dir)]
         self.ended: Future[None] = Future()
         started: Future[subprocess.Popen[bytes]] = Future()
-        # The kernel ends the process with the thread that started it; the caller's thread may end too early.
+        # The kernel ends the ranks with the thread that started them, so they get a thread of their own.
         threading.Thread(
             target=_look_after,
             args=(command, self._output, prints, started, self.ended),

@@ -19,7 +19,7 @@ from mallob_py.kit.calls.wire import Buffer
 
 
 class Worker(Protocol):
-    """A connection to a worker that calls with shared objects run on."""
+    """A connection to a worker that runs calls with shared objects."""
 
     host: str
     pid: int
@@ -52,7 +52,7 @@ class Shelf:
         self._kept[mark] = _Kept(region)
 
     def drop(self, mark: str, users: Iterable[Group]) -> None:
-        """Have an object removed once the groups of calls `users` are done."""
+        """Have an object removed once all groups of calls in `users` are done."""
         if (kept := self._kept.get(mark)) is not None:
             kept.users = list(users)
 

@@ -91,7 +91,7 @@ class CallFuture(SettledOnce[_T]):
 
     @property
     def progress(self) -> CallProgress:
-        """The call's last report by `mallob_py.report_progress`; without one, (1, 1) at the end."""
+        """The call's last report by `mallob_py.report_progress`; at its end (1, 1) if no total is known."""
         if self.done() and self._progress.total is None:
             return CallProgress(1, 1)
         return self._progress
@@ -289,7 +289,7 @@ class MapResults(Iterator[_T]):
                 sink.is_waited_for = False
 
     def _show(self) -> None:
-        """Renew the bar, in the thread of the iteration."""
+        """Redraw the progress bar; called in the thread of the iteration."""
         if self._bar is not NO_BAR:
             self._bar.update(self.sink.done - self._bar.n)
 
@@ -330,9 +330,9 @@ class MapResults(Iterator[_T]):
 
 
 class LazyResults(Iterator[_T]):
-    """The results of a map that reads input only as results are taken; `buffersize` calls are under way.
+    """The results of a map that reads input only as results are taken: `buffersize` calls are under way.
 
-    An iteration ends as that of `MapResults`; the number of results is unknown.
+    An iteration ends like that of `MapResults`; the number of results is unknown.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ _AT_ONCE = 2
 _REQUIRED = 10.0
 _LIMIT_S = 300.0
 _TIMES = 2
-#: the depth of the UTS that grows and shrinks, which must run until its last order is carried out
+#: the depth of the UTS tree for the run that gets orders; it must last until the last order is carried out
 _LONG = 15
 #: numbers of ranks by which a running program grows and shrinks
 _CHANGES = (1, 2, 4)
@@ -234,7 +234,7 @@ def ordered(orders: Path, change: int, job: subprocess.Popen[bytes]) -> float:
         code = done_of("resize", command).returncode
         if code == 0 or job.poll() is not None:
             return time.monotonic() - began_s
-    raise ReplayError(f"a program that runs has taken no order for {_LIMIT_S:g} s")
+    raise ReplayError(f"a running program has taken no order for {_LIMIT_S:g} s")
 
 
 # --- batches ------------------------------------------------------------------------------
@@ -268,7 +268,9 @@ def batch_of(
 
 
 def _truth(runs: Sequence[Alone], size: int) -> Truth:
-    """Return the run time on `size` slots, and a curve by Amdahl's law from the times on 1 and all slots."""
+    """Return the run time on `size` slots, and a speedup by Amdahl's law, fitted to the times on 1 and all
+    slots.
+    """
     at = {one.slots: mean(one.times_s) for one in runs}
     most = max(at)
     serial = 0.0
@@ -361,4 +363,4 @@ def _scaling(alone: dict[str, list[Alone]]) -> Table:
 
 def _costs(resized: Sequence[Resized]) -> Table:
     rows = tuple((f"{one.change:+d}", f"{one.took_s:.2f}") for one in resized)
-    return Table("An order to a program that runs, until it is carried out", ("ranks", "time [s]"), rows)
+    return Table("Time until a running program has carried out an order", ("ranks", "time [s]"), rows)

@@ -39,9 +39,10 @@ INSTANCES = (
     "hist_1000_20140403_112234",
 )
 POLICIES = ("pbsfifo", "pbswalltime", "pbswalltime:learn=yes", "cp:learn=no", "cp")
-#: policy -> its name in the rows
+#: policy -> its name in the tables' rows
 _LABELS = {"cp:learn=no": "cp:learn=no (published model)", "cp": "cp (learns)"}
-#: (policy, exact estimates): runs that show what the published model lacks (solver time, depth, estimates)
+#: (policy, are estimates exact): runs that show whether the published model lacks solver time, depth or good
+#: estimates
 _WHY = (
     ("pbswalltime", False),
     ("cp:learn=no", False),

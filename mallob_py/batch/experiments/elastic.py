@@ -170,4 +170,4 @@ def _gains(results: Results) -> Table:
         for kind in (True, False)
     }
     columns = {f"{share:.0%}": share for share in SHARES[1:]}
-    return grid("Turnaround over that of the same jobs where all are rigid", "jobs", rows, columns, cell)
+    return grid("Turnaround relative to that of the same jobs if all are rigid", "jobs", rows, columns, cell)

@@ -101,7 +101,7 @@ def run_live(output: Output, shares: Sequence[float]) -> None:
     tables = (
         Table("A batch over real processes, and as simulated", _HEADER, tuple(rows)),
         Table(
-            "What was measured [s]: means, and the longest",
+            "Measured delays [s]: mean, longest",
             ("policy", "malleable", "starts", "takes orders", "grows", "shrinks", "ends"),
             tuple((policy, f"{share:.0%}", *_told(delays[policy, share])) for policy, share in found),
         ),
@@ -120,7 +120,7 @@ def _batch(share: float) -> Workload:
 
 
 def _text(policy: str) -> str:
-    """Return a policy's text with its settings of time in real seconds."""
+    """Return a policy's text, in which settings that are times are given in real seconds."""
     if policy == "elastic":
         return f"elastic:cooldown-s={60.0 * SECOND_S:g},period-s={5.0 * SECOND_S:g}"
     return policy

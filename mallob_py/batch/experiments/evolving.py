@@ -3,7 +3,8 @@ malleable jobs.
 
 In virtual time, on the batches of the ElasticJobScheduler paper: each evolving job tells the scheduler for
 how many nodes it has work (`mallob_py.malleable.expectation`), from exact estimates. A resize costs the
-published time, so an evolving job has work for a node only if this pays for adding and releasing the node.
+published time, so an evolving job has work for a node only if the work takes longer than adding and releasing
+the node.
 
 With `--live`, on this host: batches of real bags (`bags`) whose jobs are all rigid, all malleable, or all
 evolving, one after the other.
@@ -54,7 +55,8 @@ LIVE_MEASURES: Mapping[str, Callable[[bags.Batch], float]] = {
     "cores used [%]": lambda one: 100.0 * (one.used or 0.0),
 }
 _READY_S = 6.0
-#: the work [s] per node that must be left: the published costs of adding and releasing a node
+#: the work left [s] for which an evolving job wishes for one node: the published costs of adding and
+#: releasing a node
 _PAYS_S = JVM_RESIZES.grow_s + JVM_RESIZES.shrink_s
 _REMARKS = f"""\
 Means over batches; a ± b is a mean with its 95 % interval. The last two columns are differences, batch by

@@ -95,7 +95,8 @@ CASES = (
     Jobs("Curie", CURIE, 500, (10_000, 45_000, 50_000, 54_500, 90_000)),
     Jobs("Lublin", None, 500, (1, 2, 3, 4, 5)),
 )
-#: the number of nodes for generated jobs, and the factor of the gaps between their arrivals
+#: the number of nodes for generated jobs, and the factor by which the gaps between their arrivals are
+#: multiplied
 _NODES = 128
 _ARRIVALS = 0.6
 
@@ -128,7 +129,7 @@ class Run(frame.Run, frozen=True):
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Play all cells and write tables; without traces, only for generated jobs. Raises OSError, SwfError."""
+    """Play all runs and write tables; without traces, only for generated jobs. Raises OSError, SwfError."""
     cases = [case for case in CASES if case.trace is None or path_in(traces, case.trace.file)]
     if traces is not None and len(cases) == 1:
         raise missing("fair", (case.trace.file for case in CASES if case.trace))
@@ -218,5 +219,5 @@ def _ratios(
 
 
 def _over(own: float, base: float) -> float:
-    """Return the ratio own/base; `base` may be 0: the longest wait if no job waits."""
+    """Return own / base. If `base` is 0 (a longest wait, if no job waits): 1 if `own` is 0, else infinity."""
     return own / base if base else 1.0 if not own else math.inf

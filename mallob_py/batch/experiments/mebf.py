@@ -50,7 +50,7 @@ SHARES = (0.4, 0.6, 0.8, 1.0)
 #: values of `Redistribution.scale`, which was not published
 SCALES = (0.0, 0.5, 1.0, 100.0)
 ERROR = 0.1
-#: group of jobs by their first number of nodes -> greatest number in the group
+#: name of a group of jobs, by their first number of nodes -> greatest number of nodes in the group
 _GROUPS = {"1 node": 1, "2 to 4": 4, "5 to 16": 16, "17 to 64": 64, "more": math.inf}
 #: trace -> (file, first job) of a part in which jobs wait
 _TRACES = {"HPC2N": (HPC2N.file, 120_000), "Curie": (CURIE.file, 180_000), "RICC": (RICC.file, 0)}
@@ -69,7 +69,7 @@ exceeds EASY's."""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A workload, and MEBF's setting `gaps`. `trace`: the trace of which a part replaces generated jobs."""
+    """A workload, and MEBF's setting `gaps`. `trace`: the trace to play in part; "": generated jobs."""
 
     jobs: int = 1000
     factor: float = INTENSIVE
@@ -91,9 +91,9 @@ class Run(frame.Run, Case, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The measurements of a run. `backfills`: number of jobs that started before one submitted earlier.
+    """The measurements of a run. `backfills`: number of jobs that started before a job submitted earlier.
 
-    `expands_by_size`: numbers of expansions, by groups of jobs as in `_GROUPS`. `tenths`: utilisation in each
+    `expands_by_size`: number of expansions for each group of jobs in `_GROUPS`. `tenths`: utilisation in each
     tenth of the makespan.
     """
 
@@ -325,7 +325,9 @@ def _busy(variant: str, case: Case, of: Callable[[Measured], float], results: Re
 
 
 def first_size(variant: str, place: int, results: Results) -> str:
-    """Return the share [%] of expansions of jobs that began in a group of `_GROUPS`, over the seeds."""
+    """Return the share [%] of expansions of jobs whose first size is in group `place` of `_GROUPS`, as a mean
+    over seeds.
+    """
     played = _of(results, Case(), variant)
     return interval([100.0 * one.expands_by_size[place] / max(1, one.expands) for one in played]).text(0)
 

@@ -3,8 +3,8 @@
 Source: D'Amico, Jokanovic, Corbalan, ICPP 2019, table 1 and sections 4.1 to 4.3: CEA Curie (the partition
 with 198,509 jobs, 5040 nodes of 16 cores) and 10,000 jobs of RICC (1024 nodes of 8 cores). The paper
 generates workloads 1 and 2 by the model of Cirne and Berman; here a similar model (`cirne`) generates them.
-The load is not published; here it is 1.1 of the machine. Workload 2 has exact estimates. All jobs can share
-nodes. The slowdown is the turnaround divided by the run time in the trace.
+The load is not published; here it is 1.1 times the machine's capacity. Workload 2 has exact estimates. All
+jobs can share nodes. The slowdown is the turnaround divided by the run time in the trace.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ class Run(frame.Run, frozen=True):
 
 
 class Kinds(msgspec.Struct, frozen=True):
-    """Numbers of jobs, sums of slowdowns, run times and waits, by [group of nodes][group of run times]."""
+    """Jobs by [group of nodes][group of run times]: their number, and their sums of slowdowns, run times,
+    waits.
+    """
 
     counts: list[list[int]]
     slowdowns: list[list[float]]
@@ -123,7 +125,9 @@ class Kinds(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The measurements of a run; `responses_s`, `slowdowns`: sums by part of jobs; `days`: daily means."""
+    """The measurements of a run; `responses_s`, `slowdowns`: a sum for each part of the jobs; `days`: the
+    mean slowdown of each day.
+    """
 
     makespan_s: float
     response_s: float
@@ -263,7 +267,7 @@ def _easy_table(names: list[str], results: Results) -> Table:
         rows.append((f"{name}, published", *CASES[name].published_easy))
         rows.append((f"{name}, here", round(easy.makespan_s), easy.response_s, easy.slowdown))
     header = (f"EASY, depth {DEPTH}", "makespan [s]", "response [s]", "slowdown")
-    return Table("What SD-Policy is compared with", header, tuple(rows))
+    return Table("EASY, with which SD-Policy is compared", header, tuple(rows))
 
 
 def over(results: Results, one: Run, base: Run, measure: str) -> Interval:
@@ -300,7 +304,7 @@ def _models(names: tuple[str, ...], results: Results) -> Table:
         for name in names
         for form in (ON_TRACES if name in CASES else FORMS)
     }
-    title = "The worst runtime model over the ideal one, cut-off dyn"
+    title = "The worst runtime model relative to the ideal one, dynamic cut-off"
     return grid(title, "jobs, form", rows, {name: name for name in list(_MEASURES)[:3]}, cell)
 
 

@@ -70,8 +70,8 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """A reading of the scheduler's clock, `now_s`, when the host had been up for `up_s` since its boot
-    `boot`.
+    """A reading of the scheduler's clock: it showed `now_s` when the host had been up for `up_s`. `boot`: the
+    id of the host's boot.
     """
 
     boot: str
@@ -147,7 +147,9 @@ class JobFolder:
 
 
 class Folder:
-    """The folder of a scheduler. Only the scheduler calls `open`; others may read without."""
+    """The folder of a scheduler. Only the scheduler may call `open`; other processes may read the folder
+    without it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -230,7 +232,7 @@ class Folder:
         return None
 
     def ended(self, last: int) -> list[JobFolder]:
-        """Return the `last` ended jobs that were submitted last, in the order of submission."""
+        """Return the ended jobs, but at most the `last` newest, in the order of submission."""
         return list(islice(_folders(self._ended), last))[::-1]
 
     def end(self, job: JobFolder, status: Status) -> JobFolder:
@@ -270,7 +272,7 @@ def _is_job(name: str, within: int) -> bool:
 
 
 def _is_part(name: str, within: int) -> bool:
-    """Tell whether an entry is an unfinished job's folder that contains nothing else."""
+    """Tell whether an entry is the folder of an unfinished job and contains only this job's files."""
     try:
         with own_folder.opened(name, within) as folder:
             if not own_folder.is_ours(folder):
@@ -305,7 +307,7 @@ def _processes_with(variable: bytes) -> list[int]:
 
 
 def _has(pid: int, variable: bytes) -> bool:
-    """Tell whether a process has an environment variable. Raises OSError if this cannot be read now."""
+    """Tell whether a process has this environment variable. Raises OSError if it cannot be read now."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             return variable in environ.read().split(b"\0")

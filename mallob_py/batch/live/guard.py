@@ -100,7 +100,7 @@ class _Guard:
         return 0
 
     def _listen(self) -> None:
-        """Start the threads; called once the program runs, because forking with threads is not safe."""
+        """Start the threads. The program must run already, because forking with threads is not safe."""
         threading.Thread(target=self._hear, daemon=True).start()
         if self._notices is not None:
             threading.Thread(target=self._give_orders, daemon=True).start()

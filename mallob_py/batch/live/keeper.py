@@ -106,7 +106,7 @@ def keep(
 ) -> Status:
     """Run a job on this node until it ends or must be ended; return its status.
 
-    `output`, `errors`: descriptors for its output. `begun` is called once the program runs.
+    `output`, `errors`: descriptors for its output. `begun` is called as soon as the program runs.
     """
     keeper, cores = os.getpid(), sorted(os.sched_getaffinity(0))
     environment, own = launch.environment, cores
@@ -144,7 +144,7 @@ def keep(
 
 
 def _wait(program: subprocess.Popen[bytes], until_s: float) -> RunEnd | None:
-    """Wait until the program ends, its time is over, or its end is requested; None: the allotment changes."""
+    """Wait until the program ends or must be ended; return how it ends. None: its allotment has changed."""
     while not _has_ended(program):
         if (left_s := until_s - time.monotonic()) <= 0.0:
             return RunEnd.OVER_TIME
@@ -170,7 +170,7 @@ def _has_ended(program: subprocess.Popen[bytes]) -> bool:
 
 
 def _end(program: subprocess.Popen[bytes], until_s: float) -> None:
-    """Send SIGTERM to the process group and wait for its end; kill the program if it is left.
+    """Send SIGTERM to the process group and wait for its end; kill the program if it still runs.
 
     `no_orphans` kills the other processes.
     """

@@ -28,7 +28,7 @@ OUTPUT = "output"
 ALLOTMENT = "allotment.json"
 #: the greatest size of a keeper's report of its job's end
 _RESERVED_BYTES = 4096
-#: the delay [s] before an action is repeated that failed for a reason which may pass
+#: the delay [s] before an action that failed for a passing reason is repeated
 AGAIN_S = 1.0
 #: the errors that may pass: a full disk, quota or system table
 _PASSING = frozenset(
@@ -87,7 +87,8 @@ class Launch(msgspec.Struct, frozen=True):
     remote: list[str] = []
     takes_orders: bool = False
     allotment: Allotment | None = None
-    #: the files for output and error output. "" for `output`: in the job's folder; for `errors`: as `output`
+    #: the files for output and error output. `output` "": a file in the job's folder; `errors` "": as
+    #: `output`
     output: str = ""
     errors: str = ""
 

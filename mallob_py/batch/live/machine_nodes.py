@@ -63,7 +63,7 @@ class MachineNodes:
         self.book = NodeBook(folder.nodes() or ())
 
     def assume(self, slots: Sequence[int]) -> None:
-        """Assume that running jobs' slots are this host's if the folder has no file of nodes."""
+        """If the folder has no file of nodes, assume that the slots of running jobs are on this host."""
         if self._folder.nodes() is None and slots:
             self.book = NodeBook([Node(LOCALHOST, list(range(max(slots) + 1)), 0)])
 
@@ -118,7 +118,7 @@ class MachineNodes:
             self.book.have(now)
             self.book.forget(self._scheduler.taken)
             more, fewer = sorted(now.keys() - before.keys()), sorted(before.keys() - now.keys())
-            self._say(f"nodes: {', '.join(more) or 'none'} more, {', '.join(fewer) or 'none'} gone")
+            self._say(f"nodes: {', '.join(more) or 'none'} added, {', '.join(fewer) or 'none'} removed")
             self.offer()
 
     def offer(self) -> None:

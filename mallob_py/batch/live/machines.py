@@ -75,7 +75,7 @@ class Hosts(_Fixed):
 
 
 class Allocation:
-    """The Slurm allocation in which the scheduler runs (`server.Machine`); it may grow and shrink.
+    """The Slurm allocation in which the scheduler runs (`machine_nodes.Machine`); it may grow and shrink.
 
     Jobs are steps of the allocation (`srun --overlap`), each on its script's node. Its owner may give nodes
     back (`scontrol update NodeList=`). To take in nodes, a second allocation is made for it (`salloc
@@ -87,7 +87,7 @@ class Allocation:
     changes = True
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
-        """Remove the variables that `srun` would obey from the environment. Raises NodesError."""
+        """Remove from the environment the variables that `srun` would obey. Raises NodesError."""
         job = environ.get(SLURM_JOB, "")
         if not job.isdecimal():
             raise NodesError(
@@ -109,7 +109,8 @@ class Allocation:
         if (names := re.search(r"^\s*NodeList=(\S+)", details, re.MULTILINE)) is None or names[1] == "(null)":
             raise NodesError(f"--slurm: the allocation {self._job} has no nodes (any more)")
         cores = {name: count for group, count in cores_by_nodes(details) for name in _hosts(group)}
-        # Slurm does not report the cores of nodes taken in; `take_in` has requested the greatest number.
+        # Slurm does not report the cores of nodes taken in; `take_in` requested as many as on the largest
+        # node.
         most = max(cores.values(), default=1)
         return {name: cores.get(name, most) for name in _hosts(names[1])}
 

@@ -173,7 +173,7 @@ class Link:
         return Status(RunEnd.NODE_LOST if self.is_ready.is_set() else RunEnd.UNREACHABLE, error=why)
 
     def _wait(self) -> RunEnd | None:
-        """Wait until the remote shell has ended (None) or must be ended (the reason)."""
+        """Wait until the remote shell has ended (return None) or must be ended (return the reason)."""
         begun_s, limit_s = time.monotonic(), self._launch.limit_s
         while self._shell.poll() is None:
             now_s = time.monotonic()
@@ -206,7 +206,7 @@ class Link:
             send(self._to_guard, message)
 
     def _end_of_words(self) -> None:
-        """Close the guard's input: this ends the job, or a remote shell that still reads."""
+        """Close the guard's input: this ends the job, or a remote shell that still reads its input."""
         with contextlib.suppress(OSError), self._sending:
             self._to_guard.close()
 

@@ -42,8 +42,8 @@ class ReplayError(Exception):
 class Life(msgspec.Struct, frozen=True):
     """The record of a job's real run. Times are seconds since the host's boot.
 
-    `told`: the events of a timed program; `output`: the output of any other program; `shrinks`, `grows`: how
-    many orders the job got.
+    `told`: the events that a timed program reported; `output`: the output of any other program; `shrinks`,
+    `grows`: how many orders the job got.
     """
 
     submit_s: float
@@ -55,7 +55,7 @@ class Life(msgspec.Struct, frozen=True):
     grows: int = 0
 
 
-#: a function that returns the lines of a job's script behind its headers
+#: a function that returns the lines that follow the headers in a job's script
 Body = Callable[[Job, Truth], str]
 
 
@@ -138,7 +138,7 @@ def _folder() -> Iterator[Path]:
 def _scheduler(path: Path, policy: str, slots: int, orders: Counter[tuple[int, str]]) -> Iterator[None]:
     """Context manager that runs a scheduler in a session of its own, so that Ctrl-C does not reach it.
 
-    At the end, `orders` has counted the orders: (job, shrink or grow) -> number.
+    On exit, the numbers of orders are added to `orders`: (job, shrink or grow) -> number of orders.
     """
     us = os.getpid()
     log = path.with_suffix(".log")

@@ -14,7 +14,7 @@ from mallob_py.malleable.sockets import connect
 
 #: the greatest size of a request; scripts and environments are its largest parts
 REQUEST_MAX_BYTES = 16 << 20
-#: the greatest size of an answer: lines on a hundred thousand jobs have some thirty megabytes
+#: the greatest size of an answer: lines on a hundred thousand jobs need about thirty megabytes
 ANSWER_MAX_BYTES = 256 << 20
 #: the longest wait [s] for an answer: a busy scheduler needs time
 _ANSWER_S = 120.0
@@ -28,7 +28,7 @@ class LiveError(Exception):
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """Run a script in the folder `directory`. `name` applies if the script names none.
+    """Run a script in the folder `directory`. `name`: the job's name if the script states none.
 
     `headers` replace those in the script. `after`: jobs that must end first. `after_ok`: jobs that must end
     first, with exit code 0; if one ends in another way, the new job ends without having run.
@@ -138,7 +138,7 @@ class JobLine(msgspec.Struct, frozen=True):
 
 
 class Jobs(msgspec.Struct, frozen=True, tag=True):
-    """The requested jobs, and how many jobs wait in all. `turns`: the loop's rate (`loop_rate.shown`)."""
+    """The requested jobs, and how many jobs wait in all. `turns`: the loop's turns per second."""
 
     policy: str
     running: list[JobLine]

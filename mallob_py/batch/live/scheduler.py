@@ -11,9 +11,9 @@ known here, and a resize is an order that a program carries out when it can, or 
   slots than are offered waits, but the policy does not see it: it sees no job larger than the machine.
 - If jobs are bound to cores, a policy may let them share slots. A malleable job is then malleable at once,
   because it needs no orders: its number of cores changes, and the job keeps all of its slots.
-- An evolving job requests slots by `wish`; the policy may order them, and otherwise `wishes.grants` does.
-  The job releases slots by itself. Once `bound` has said how many slots the job has work for, it is shown
-  as malleable within this bound.
+- An evolving job requests slots by `wish`; the policy may order the job to grow, and otherwise
+  `wishes.grants` does. The job releases slots by itself. Once `bound` has said how many slots the job has
+  work for, it is shown as malleable within this bound.
 - A job over its required time is about to be ended; it is shown as ending `OVERDUE_S` from now.
 
 Effects are appended to `effects`; the caller must carry them out and remove them. If a policy raises an
@@ -47,7 +47,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Rebind(msgspec.Struct, frozen=True):
-    """Change the cores that a running job may use of its slots (see `shares_of`)."""
+    """Change which cores of its slots a running job may use (see `shares_of`)."""
 
     job: int
 
@@ -147,7 +147,9 @@ class LiveScheduler:
         return [*self._running[job].nodes, *self._coming.get(job, ())]
 
     def shares_of(self, job: int) -> list[tuple[int, float, float]]:
-        """Return (slot, begin, end) for each slot of a job: its part of the slot's cores, from 0 to 1."""
+        """Return (slot, begin, end) for each slot of a job: the bounds (0 to 1) of its part of the slot's
+        cores.
+        """
         running = self._running[job]
         theirs = {slot for mate in running.mates for slot in mate.nodes}
         first = 0.0 if running.guest is None else running.guest.factor
@@ -218,7 +220,9 @@ class LiveScheduler:
             self._view.ended = True
 
     def bound(self, job: int, most: int) -> bool:
-        """Note that a job has work for `most` slots; return False if that is known or it takes no orders."""
+        """Note that a job has work for `most` slots; return False if this is known or the job takes no
+        orders.
+        """
         running = self._running.get(job)
         if running is None or self._shares_cores or running.job.kind not in (Kind.MALLEABLE, Kind.EVOLVING):
             return False
@@ -231,9 +235,9 @@ class LiveScheduler:
         return True
 
     def progressed(self, job: int, done: float, now_s: float) -> None:
-        """Note how much work a job has done in all, in its own unit; during an order, this measures nothing.
+        """Note how much work a job has done in all, in its own unit; ignored while it carries out an order.
 
-        The policy sees the rate at its next decision; a report alone is no reason for one.
+        The policy sees the rate at its next decision; a report alone causes no decision.
         """
         running = self._running.get(job)
         if running is not None and running.target is None and self._rate_period_s:
@@ -249,9 +253,9 @@ class LiveScheduler:
         if (running := self._running.get(job)) is None:
             return
         self._request_is_answered(running)
-        assert 0 < len(slots) < running.size, "a job has a slot until it ends"
+        assert 0 < len(slots) < running.size, "a job has at least one slot until it ends"
         left = [slot for slot in running.nodes if slot not in slots]
-        assert len(left) == running.size - len(slots), "only what is its own"
+        assert len(left) == running.size - len(slots), "a job releases only its own slots"
         self._free += slots
         running.nodes[:] = left
         self.moved.add(job)
@@ -272,7 +276,7 @@ class LiveScheduler:
         self._changed()
 
     def order_failed(self, job: int, was_taken: bool) -> None:
-        """Note that an order was not carried out. `was_taken`: the job may use the slots of its order."""
+        """Note that an order was not carried out. `was_taken`: the job may have taken the order's slots."""
         if (running := self._running.get(job)) is None:
             return
         coming = self._coming.pop(job, [])
@@ -313,7 +317,7 @@ class LiveScheduler:
         self.admit(job)
 
     def admit(self, job: Job) -> None:
-        """Add a waiting job in the queue's order of submission."""
+        """Add a waiting job to the queue, at its place by submission."""
         self._waiting[job.id] = job
         self._waiting = dict(sorted(self._waiting.items()))
         self._refit()
@@ -334,7 +338,9 @@ class LiveScheduler:
     # --- decisions ----------------------------------------------------------------------------
 
     def decide(self, now_s: float) -> None:
-        """Ask the policy if there are new events or a wake is due. Raises any error of the policy."""
+        """If there are new events or a wake is due, ask the policy for actions. Raises any error of the
+        policy.
+        """
         view = self._view
         if not (self.has_news or now_s >= self.wake_s) or not view.nodes:
             return
@@ -389,7 +395,7 @@ class LiveScheduler:
 
     def _share(self, share: Share) -> None:
         if not self._shares_cores:
-            raise self._checks.error(share.guest, "is to share nodes; here every job has its own")
+            raise self._checks.error(share.guest, "is to share nodes, but here every job has its own")
         place = self._checks.place_in_queue(share.guest)
         mates = self._checks.mates(self._queue[place], share)
         del self._queue[place]
@@ -409,7 +415,7 @@ class LiveScheduler:
 
     def _resize(self, number: int, wanted: int | tuple[int, ...]) -> None:
         if self._shares_cores:
-            raise self._checks.error(number, "is resized; here jobs share cores, and keep their nodes")
+            raise self._checks.error(number, "is resized, but here jobs share cores and keep their nodes")
         running = self._checks.resizable(number, (Kind.MALLEABLE, Kind.EVOLVING))
         self._request_is_answered(running)
         kept, size = running.nodes, count_of(wanted)

@@ -44,7 +44,7 @@ from mallob_py.runtime.processes import adopt_orphans, import_places, kill_adopt
 WAITING_MAX = 100_000
 #: the time limit [s] of each line of a job's answer, as in ElasticJobScheduler
 _LINE_S = 20.0
-#: the pause after a decision for other work, in multiples of the decision's time
+#: the pause for other work after a decision, in multiples of the time that the decision took
 _SHARE = 5
 _KEEPER_POLL_S = 0.05
 #: the greatest number of jobs that a reason names
@@ -346,7 +346,8 @@ class _Server:
     def _variables(self, entry: _Entry, nodes: int) -> dict[str, str]:
         """Return ElasticJobScheduler's environment variables for a job.
 
-        SCHEDULER_IP and SCHEDULER_PORT name no scheduler: orders come through sockets.
+        SCHEDULER_IP and SCHEDULER_PORT are placeholders: orders come through JOB_SOCKET, notices go to
+        SCHEDULER_SOCKET.
         """
         job, kind = entry.folder, entry.wishes.kind
         variables = {
@@ -408,7 +409,7 @@ class _Server:
             await asyncio.sleep(AGAIN_S)
 
     def _bury(self, entry: _Entry) -> bool:
-        """Clean up after a job whose keeper has ended; return whether the job has ended (or never began)."""
+        """Clean up after a job whose keeper has ended; return False if the job waits again, else True."""
         job = entry.folder
         status = job.status()
         if status is None:
@@ -647,7 +648,7 @@ class _Server:
     def _tasks_of(self, number: int, array: int = 0) -> list[int]:
         """Return a job's number and, if it is an array's, the numbers of the tasks that have not ended.
 
-        Within the array `array` itself, its number means only the first task.
+        For a job of the array itself (`array`), the array's number means only its first task.
         """
         if number == array:
             return [number]
@@ -728,7 +729,7 @@ class _Server:
             return requests.Explained([story, remark] if remark else [story])
         lines = [f"{name} has waited for {line.waited_s:.0f} s: {line.reason}."]
         if entry.trouble:
-            lines.append(f"It could not be started the last time: {entry.trouble}.")
+            lines.append(f"The last attempt to start it failed: {entry.trouble}.")
         if number not in self._held:
             lines += outlook(number, scheduler, now_s)
         return requests.Explained(lines)
@@ -912,7 +913,8 @@ def _number_of(address: str) -> int:
 
 
 async def _request_or_notice(reader: asyncio.StreamReader) -> bytes:
-    """Read a line; return b"" if the connection ends before. Requests may be longer than a reader's buffer.
+    """Read a line; return b"" if the connection ends before the line. Requests may be longer than a reader's
+    buffer.
 
     Raises ValueError for a line that is too long, and OSError.
     """
@@ -938,7 +940,9 @@ def _user_of(connection: socket.socket) -> int:
 
 
 async def _pidfd_of(pid: int) -> int:
-    """Return a descriptor of a process; wait while the system has none. Raises OSError for other failures."""
+    """Return a descriptor of a process; wait while the system has none left. Raises OSError for other
+    failures.
+    """
     while True:
         try:
             return os.pidfd_open(pid)

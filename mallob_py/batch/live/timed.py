@@ -38,7 +38,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def told(output: str) -> list[Told]:
-    """Parse the events in the output of such a program. Raises ValueError for any other output."""
+    """Parse the events in the output of a timed program. Raises ValueError for any other output."""
     parts = [line.split(" ", 2) for line in output.splitlines()]
     return [Told(float(at_s), int(slots), Event(event)) for at_s, slots, event in parts]
 

@@ -133,8 +133,7 @@ class Agreement:
             if nodes is None:
                 continue
             for node in nodes:
-                # If the job takes a node without agreement, the node agreed last counts as such a node
-                # instead.
+                # For each taken node that is agreed for no job, the node agreed last loses its agreement.
                 if owner.pop(node, None) is None:
                     owner.popitem()
             del agreed[job]
@@ -169,7 +168,8 @@ class Agreement:
     def _agree(self, job: Job, plans: list[_Plan], spare: dict[_Target, int]) -> None:
         """Order running jobs to give a job the nodes that it needs, if they can.
 
-        `spare` caches: number of nodes that each running job keeps -> number of nodes that all can give.
+        `spare` is a cache: rule for how many nodes each running job keeps -> number of nodes that all can
+        give.
         """
         for need, keep in self._demands(job):
             if keep not in spare:

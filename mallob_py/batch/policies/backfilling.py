@@ -67,7 +67,7 @@ class Easy:
         self._depth = depth or math.inf
         self._uses_extra = extra
         self._head = -1
-        #: shadow time [s] and number of extra nodes of the head; None: not computed yet
+        #: shadow time [s] and number of extra nodes of the queue's head; None: not computed yet
         self._shadow: tuple[float, int] | None = None
 
     def begin(self, nodes: int) -> None:
@@ -88,7 +88,7 @@ class Easy:
                 actions.append(Start(job.id, job.nodes))
             else:
                 return actions
-            # The shadow is computed once a job fits that might delay the head.
+            # The shadow time is computed only when a job that might delay the head fits.
             started, first = len(actions), len(actions) + 1
         else:
             # The head and all jobs considered before still wait. With a depth, started jobs may have let

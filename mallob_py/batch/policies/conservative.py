@@ -60,7 +60,7 @@ class _Waiting:
 
 
 class Conservative:
-    """The policy of the module's docstring."""
+    """Conservative backfilling; see the module's docstring."""
 
     wants_all_arrivals = True
 
@@ -121,8 +121,8 @@ class Conservative:
         heapq.heappush(self._next, (place_s, job.id))
 
     def _start(self, view: View, actions: list[Action]) -> None:
-        """Start the jobs whose places begin now, if nodes are free: a job that ends now may still have
-        them.
+        """Start the jobs whose places begin now, if enough nodes are free: a job that is to end now may still
+        have some.
         """
         waiting, due = self._waiting, set[int]()
         while self._next and self._next[0][0] <= view.now_s:

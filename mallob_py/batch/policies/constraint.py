@@ -50,7 +50,7 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cp:
-    """The policy of the module's docstring.
+    """The constraint programming policy; see the module's docstring.
 
     Only the `depth` waiting jobs with the smallest weighted requested time are planned; other jobs start if
     they do not delay the plan. The solver gets `limit_s` of CP-SAT's deterministic time (which counts steps;
@@ -132,7 +132,7 @@ class Cp:
     def _aggregated(
         self, now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End], hint_s: dict[int, float]
     ) -> dict[int, float] | None:
-        """Return the first stage's plan: job -> start [s]; None: the solver has found no plan in its time."""
+        """Return the first stage's plan: job -> start [s]; None: the solver found none within its limit."""
         cp_model = _cp_model()
         model = cp_model.CpModel()
         horizon = math.ceil(max([*hint_s.values(), *(end[0] for end in ends)]) - now_s)
@@ -144,7 +144,7 @@ class Cp:
             model.add_hint(start, math.ceil(hint_s[job.id] - now_s))
         capacity = room.capacity
         resources = range(capacity.shape[1])
-        # Resources that only some nodes have: these nodes alone bound the jobs that need them.
+        # For a resource that only some nodes have, the jobs that need it are limited by these nodes alone.
         rare = [one for one in resources if not capacity[:, one].all() and capacity[:, one].any()]
         for having in [None, *rare]:
             where = slice(None) if having is None else capacity[:, having] > 0.0
@@ -238,7 +238,9 @@ def _by_weight(job: Job) -> tuple[float, int]:
 
 
 def _amount(units: int, demand: Sequence[float], resource: int, capacity: NDArray[np.float64]) -> int:
-    """Return a job's need of a resource; without a demand, that of whole nodes, the smallest ones."""
+    """Return how much of a resource `units` units need; without a demand, what as many of the smallest nodes
+    have.
+    """
     if demand:
         return math.floor(demand[resource] * units)
     return math.floor(float(np.sort(capacity[:, resource])[:units].sum()))

@@ -31,7 +31,7 @@ _GIVEN, _FITTED = "given", "fitted"
 
 
 class Curve(Fair):
-    """The policy of the module's docstring."""
+    """The policy that knows speedups; see the module's docstring."""
 
     def __init__(
         self,
@@ -105,7 +105,9 @@ class Curve(Fair):
         return volumes
 
     def _base(self, job: Job) -> float:
-        """Return the divisor of a job's gains in speed, whose unit is the speed on the preferred nodes."""
+        """Return the divisor of a job's gains in speed (gains are in units of its speed on its preferred
+        nodes).
+        """
         return job.estimate_s if self._is_of_time else self._curve(job).speed(1, job.nodes)
 
     def _curve(self, job: Job) -> AnySpeedup:

@@ -77,8 +77,8 @@ class Malleable:
         for setting, value in (("start", start), ("shrink", shrink), ("grow", grow)):
             if value not in _SOURCES:
                 raise ValueError(f"{setting} is {value!r}, not paper or code")
-        # Without a period, jobs could for ever exchange, at one time, nodes that EASY keeps from waiting
-        # jobs.
+        # Without a period, jobs could again and again, while no time passes, exchange nodes that EASY keeps
+        # from waiting jobs.
         if period_s <= 0.0:
             raise ValueError(f"period_s is {period_s:g}, not above 0")
         if cooldown_s < period_s:
@@ -112,7 +112,7 @@ class Malleable:
             yield Wake(self._next_turn_s(view.now_s, soonest_s))
 
     def _next_turn_s(self, now_s: float, soonest_s: float) -> float:
-        """Return the time [s] of the program's first loop after `now_s` that is not before `soonest_s`."""
+        """Return when the published program next decides [s]: after `now_s`, and not before `soonest_s`."""
         period_s = self._period_s
         turn = max(math.ceil(soonest_s / period_s), math.floor(now_s / period_s) + 1)
         return (turn if turn * period_s > now_s else turn + 1) * period_s  # rounded, 3 * 0.2 is more than 0.6
@@ -133,7 +133,7 @@ class Malleable:
         givers, spare = self._givers(view, able)
         for job in list(view.queue[:1] if self._shrinks_as_program else view.queue):
             if job.low <= view.free:
-                continue  # EASY did not start the job, because it would delay the first one
+                continue  # EASY did not start the job, as it would delay the first waiting job
             need = job.low - view.free - coming
             if need > spare:
                 continue

@@ -86,7 +86,7 @@ class Fair:
         self._admitted = frozenset(job.id for job in starting)
         if starting or view.ended:
             if able or any(job.is_malleable for job in starting):
-                # Resizes change expected ends, and so which jobs may overtake the head.
+                # Resizes change expected ends, and so which jobs may overtake the queue's head.
                 self._head = -1
             volumes = self.volumes(view, able, starting, view.free + coming)
             yield from self._shrink(view, able, volumes, coming)
@@ -137,7 +137,7 @@ class Fair:
         behind: Sequence[Job],
         starting: list[Job],
     ) -> list[Job]:
-        """Return `starting`, extended by the jobs behind the head that may overtake it."""
+        """Return `starting`, extended by the jobs that may overtake the queue's `head`."""
         self._room = room
         if self._overtake == "none":
             return starting
@@ -267,8 +267,8 @@ def bounded_volumes(
 
     The sum of `least` must not exceed `nodes`. A job whose share is below its smallest number gets this
     number. The other jobs share the remaining nodes, which lowers their shares, so no job rises above its
-    smallest number again. If rounding to whole nodes hides whether a share is below, parts of nodes are
-    compared.
+    smallest number again. If rounding to whole nodes hides whether a share is below the smallest number,
+    parts of nodes are compared.
     """
     volumes = least.copy()
     sharing = np.arange(len(least))

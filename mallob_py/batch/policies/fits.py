@@ -20,7 +20,7 @@ STIFFNESS = 0.25
 
 
 def fitted(rates: Mapping[int, float], rho: float) -> Power:
-    """Return the curve of a job by its logarithms of rates (nodes -> log rate) and the assumed `rho`."""
+    """Return a job's curve, fitted to its rates (nodes -> logarithm of the rate) and the assumed `rho`."""
     points = [(math.log(nodes), rate) for nodes, rate in rates.items()]
     middle = sum(x for x, _ in points) / len(points)
     spread = STIFFNESS + sum((x - middle) ** 2 for x, _ in points)
@@ -29,7 +29,7 @@ def fitted(rates: Mapping[int, float], rho: float) -> Power:
 
 
 class Fits:
-    """The curves of running jobs; `rho`: of the curve assumed for a job without rates."""
+    """The curves of running jobs; `rho` is that of the curve assumed for jobs without rates."""
 
     def __init__(self, rho: float) -> None:
         self._assumed = Power(rho)

@@ -42,7 +42,9 @@ class Experience:
         return job.estimate_s * total / count
 
     def ends_s(self, running: Running, now_s: float) -> float:
-        """Return a job's expected end [s]: after now, and not after its estimated end if this is to come."""
+        """Return a job's expected end [s]: after now, and not after its estimated end if that is after now,
+        too.
+        """
         end_s = running.start_s + self.runs_for_s(running.job)
         if end_s <= now_s:
             # The job is unusual: the longer it has run, the longer it is expected to run.

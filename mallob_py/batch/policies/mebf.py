@@ -42,7 +42,7 @@ class Variant(enum.Enum):
 
 
 class Gaps(enum.Enum):
-    """The use of free nodes that are too few for the head, when no other job can start on them."""
+    """The use of free nodes that are too few for the queue's head, when no other job can start on them."""
 
     BASIC = "basic"
     EXPAND = "expand"
@@ -55,7 +55,7 @@ _Candidate = tuple[float, int, Running, float]
 
 
 class Mebf:
-    """The policy of the module's docstring. `extra`: whether EASY's extra nodes may be used."""
+    """The MEBF policy; see the module's docstring. `extra`: whether EASY's extra nodes may be used."""
 
     wants_all_arrivals = True
 
@@ -96,9 +96,9 @@ class Mebf:
         self._candidates: list[_Candidate] = []
         #: running jobs that were ordered to shrink and have not done so yet
         self._shrinking: list[Running] = []
-        #: the head and the number of free nodes when the jobs behind the head were last considered
+        #: the queue's head and the number of free nodes when the jobs behind the head were last considered
         self._head, self._free = -1, 0
-        #: shadow time [s] and extra nodes of the head, as in EASY; None: not computed yet
+        #: shadow time [s] and extra nodes of the queue's head, as in EASY; None: not computed yet
         self._shadow: tuple[float, int] | None = None
 
     def decide(self, view: View) -> Iterable[Action]:
@@ -153,7 +153,7 @@ class Mebf:
             insort(self._candidates, (job.speedup.loss, running.order, running, estimate_s))
 
     def _backfill(self, view: View, seen: int) -> Generator[Action, None, bool]:
-        """Start jobs that do not delay the head; return whether a job has started."""
+        """Start jobs that do not delay the queue's head; return whether a job has started."""
         head, started = view.queue[0], False
         if head.id != self._head:
             self._head, self._shadow = head.id, None
@@ -197,7 +197,7 @@ class Mebf:
         return math.ceil(self._kept * (view.free + lent))
 
     def _shrink(self, view: View) -> Generator[Action, None, bool]:
-        """Order running jobs to give nodes to the head; return whether a job gets an order."""
+        """Order running jobs to give nodes to the queue's head; return whether a job gets an order."""
         self._forget_hopeless(view)
         self._shrinking = [one for one in self._shrinking if one.target is not None]
         need = view.queue[0].low - view.free - sum(one.size - (one.target or 0) for one in self._shrinking)

@@ -122,7 +122,7 @@ def backfill_starts(
 
 
 def _shadow(head: Job, room: Room, ends: list[End]) -> tuple[float, Room]:
-    """Return the time [s] at which the head has room, and the room that the head leaves at that time."""
+    """Return the time [s] at which `head` has room, and the room that it then leaves to others."""
     capacity = room.capacity
     places, nodes, amounts = list[int](), list[int](), list[Sequence[float]]()
     for place, (_, where, demand) in enumerate(ends):

@@ -30,7 +30,7 @@ _Rated = tuple[float, int, Running]
 
 
 class SdPolicy:
-    """The policy of the module's docstring.
+    """SD-Policy; see the module's docstring.
 
     A job is eligible as a mate while its penalty is below `max_slowdown`; with `dynamic=True`, below the
     running jobs' mean of (estimated end - submission) / estimate. A guest gets the share `factor` of each
@@ -91,11 +91,12 @@ class SdPolicy:
         #: the sum of the running jobs' estimated slowdowns
         self._slowdowns = 0.0
         self._cutoff = self._constant
-        #: shadow time [s] and extra nodes of the head, as in EASY; None: not computed yet
+        #: shadow time [s] and extra nodes of the queue's head, as in EASY; None: not computed yet
         self._shadow: tuple[float, int] | None = None
         #: the reservations of the waiting jobs now; None: not computed yet
         self._waits: Waits | None = None
-        #: head and cut-off of the last decision if a repetition would start no job; None otherwise
+        #: queue's head and cut-off at the last decision, if repeating the decision would start no job;
+        #: otherwise None
         self._seen: tuple[int, float] | None = None
         self._is_new = True
 
@@ -172,13 +173,15 @@ class SdPolicy:
         self._waits = None
 
     def _head_starts(self, view: View) -> tuple[float, int]:
-        """Return the head's estimated start [s], and how many nodes are then free beyond its need."""
+        """Return the estimated start [s] of the queue's head, and how many more nodes than it needs are then
+        free.
+        """
         if self._shadow is None:
             self._shadow = shadow_of(self._freed(view), view.now_s, view.free, view.queue[0].nodes)
         return self._shadow
 
     def _freed(self, view: View) -> Iterator[tuple[float, int]]:
-        """Yield (estimated end [s] of a running job, number of its nodes that the head may count on)."""
+        """Yield (estimated end [s] of a running job, how many of its nodes the queue's head can use)."""
         for end_s, _, running in view.ends:
             if running.mates:
                 yield end_s, running.freed
@@ -243,7 +246,9 @@ class SdPolicy:
                 del self._alone[size]
 
     def _free_of(self, gone: Running, view: View) -> None:
-        """Note that an ended job's guest or mates, if they have no others, share no nodes any more."""
+        """Note that an ended job's guest or mates share no nodes any more, unless they have other mates or
+        guests.
+        """
         others = gone.mates
         if gone.guest is not None:
             others = [gone.guest] if self._guests_again and not gone.guest.mates else []
@@ -286,7 +291,7 @@ class _Search:
         return self._found
 
     def _of_many(self) -> tuple[Running, ...]:
-        """Return the cheapest set of jobs that has exactly the needed nodes, by dynamic programming."""
+        """Return the cheapest set of jobs with exactly the needed number of nodes, by dynamic programming."""
         need, most = self._nodes, self._mates_max
         #: number of jobs, then number of nodes -> (sum of penalties, jobs) of the cheapest set
         ways: list[dict[int, tuple[float, tuple[Running, ...]]]] = [{} for _ in range(most + 1)]
@@ -296,7 +301,7 @@ class _Search:
             for jobs in range(most - 1, -1, -1):  # `jobs` jobs of earlier sizes
                 for more in range(1, min(len(cheapest), most - jobs) + 1):
                     penalty = sum(one[0] for one in cheapest[:more])
-                    # A full set must have exactly the needed nodes.
+                    # A full set must have exactly the needed number of nodes.
                     for nodes in [need - more * size] if jobs + more == most else list(ways[jobs]):
                         total, chosen = ways[jobs].get(nodes, (math.inf, ()))
                         after = nodes + more * size
@@ -364,9 +369,9 @@ def _slowdown(running: Running) -> float:
 
 
 class Waits:
-    """The estimated starts of waiting jobs: each job's reservation respects the earlier jobs' ones.
+    """The estimated starts of waiting jobs: each job's reservation respects those of the jobs before it.
 
-    The reservations are made for one moment, along the queue as far as needed.
+    The reservations are valid for one moment; they are made in the queue's order, as far as needed.
 
     `ends`: (estimated end [s], number of nodes that become free then), sorted. Other nodes become free at an
     unknown time.

@@ -25,7 +25,7 @@ _KINDS: dict[str, Callable[[float], AnySpeedup]] = {
 
 
 class NodeRange(msgspec.Struct, frozen=True):
-    """The range of a job's nodes in multiples of its preferred number; rounding stays within it."""
+    """The range of a job's nodes in multiples of its preferred number; rounding never leaves the range."""
 
     least: float = 0.5
     most: float = 2.0

@@ -25,7 +25,7 @@ _MEMORY_KB = 32 * 2**20
 CLUSTER = Cluster(
     RESOURCES, ((16.0, 0.0, 2.0, float(_MEMORY_KB)),) * 32 + ((16.0, 2.0, 0.0, float(_MEMORY_KB)),) * 32
 )
-#: queue -> longest wait [s] that its users expect
+#: queue -> longest wait [s] that the queue's users expect
 EXPECTED_WAITS_S = {
     "debug": 3600.0,
     "parallel": 21600.0,

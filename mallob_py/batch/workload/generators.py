@@ -42,15 +42,16 @@ class Generator(msgspec.Struct, frozen=True):
 #: the share of serial jobs at KTH, and the share of powers of two among the sizes of parallel jobs
 _SERIAL = 0.326
 _POWER_OF_TWO = 0.604
-#: the beta distribution of log2 of a parallel size, scaled to between 1 and the machine's log2
+#: the beta distribution of log2 of a parallel job's size, scaled to between 1 and log2 of the machine's size
 _LOG2_BETA = (0.72, 1.95)
 #: (mean, standard deviation) of the logarithm of run times [s] of short and of long jobs; share of long jobs
 _LN_SHORT, _LN_LONG, _LONG = (3.63, 1.41), (8.79, 1.44), 0.54
 _RUN_MAX_S = 216_000.0
-#: parameters of the beta distribution of run time over estimate
+#: parameters of the beta distribution of run time/estimate
 _ACCURACY_BETA = (0.356, 0.411)
 _LOAD = 0.686
-#: standard deviation/mean of the gaps between arrivals, in a time that runs with the cycle of the day
+#: standard deviation/mean of the gaps between arrivals, on a clock that runs as fast as jobs arrive at that
+#: hour
 _GAP_VARIATION = 2.23
 #: the share of a day's jobs in each hour [%]
 _HOURS = (

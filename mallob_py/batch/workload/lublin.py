@@ -3,9 +3,9 @@
 Constants and procedure are those of its public program, `m_lublin99.c`. A size is 1, a power of two, or any
 number; its logarithm has a two-stage uniform distribution. The logarithm of a run time has a mixture of two
 gamma distributions, whose weights depend on the size. The logarithm of a gap between arrivals has a gamma
-distribution, in a time that runs with the cycle of the day. Batch and interactive jobs have constants of
-their own and arrive independently. The constants were fitted to 128 nodes; for other machines, the logarithms
-of sizes are shifted, as the program's text advises.
+distribution, on a clock that runs as fast as jobs arrive at that time of the day. Batch and interactive jobs
+have constants of their own and arrive independently. The constants were fitted to 128 nodes; for other
+machines, the logarithms of sizes are shifted, as the program's text advises.
 
 The model has no estimates, so jobs' estimates are their run times. `Job.queue` is 1 for batch, 0 for others.
 """
@@ -131,7 +131,7 @@ def _arrivals(kind: Kind, count: int, generator: np.random.Generator) -> _Number
     logarithms = generator.gamma(alpha * kind.all_hours, beta, count)
     while (too_long := logarithms > _LN_GAP_MAX).any():
         logarithms[too_long] = generator.gamma(alpha * kind.all_hours, beta, int(too_long.sum()))
-    # `points` are in a time in which each half-hour is as long as its weight: it runs as fast as jobs arrive.
+    # `points` are times of a clock by which each half-hour is as long as its weight.
     points = np.cumsum(np.exp(logarithms)) / _BUCKET_S
     until = np.concatenate([[0.0], np.cumsum(day_cycle(kind))])
     days, rest = np.divmod(points, until[-1])

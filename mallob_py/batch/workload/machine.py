@@ -106,12 +106,12 @@ def unknown(demand: Demand) -> str:
 def overload(header: Header, machine: Machine, demand: Demand, nodes: int) -> str:
     """Return a warning if the load is too high for a real machine, or if a job exceeds `MaxNodes`.
 
-    The warning names the likely cause; "": there is no reason to warn. `nodes`: the number of nodes that the
-    user gave instead of the header's (0: none).
+    The warning names the likely cause; the result is "" if there is no reason to warn. `nodes`: the number of
+    nodes that the user gave instead of the header's (0: none given).
     """
     load = demand.busy / machine.nodes
     counts_hosts = not nodes and not header.max_procs and machine.processors_per_node == 1
-    sign = f"the offered load is {load:.2f} of the machine ({machine.nodes} nodes)"
+    sign = f"the offered load is {load:.2f} times the machine's capacity ({machine.nodes} nodes)"
     if load <= LOAD_MAX or demand.is_burst:
         if not counts_hosts or demand.largest <= machine.nodes:
             return ""
@@ -120,7 +120,7 @@ def overload(header: Header, machine: Machine, demand: Demand, nodes: int) -> st
     if nodes and nodes < said:
         cause = f"--nodes {nodes} is a smaller machine than the trace's, which has {said}"
     elif nodes:
-        cause = f"is --nodes {nodes} right? On {_enough(demand)} the load is usual"
+        cause = f"is --nodes {nodes} right? On {_enough(demand)} nodes, the load would be usual"
     elif counts_hosts:
         cause = (
             "its header has only MaxNodes, and sizes of jobs count processors: give --cores-per-node, or"

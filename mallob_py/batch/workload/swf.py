@@ -1,9 +1,9 @@
 """The Standard Workload Format of the Parallel Workloads Archive: 18 numbers per line, comments after `;`.
 
-numpy reads a whole file at once; only a file with damaged lines is read line by line, so that these are
-named. The fields of a line: number, submission [s], wait [s], run time [s], processors, CPU time [s], memory
-[KB], requested processors, requested time [s], requested memory [KB], status, user, group, executable, queue,
-partition, preceding job, think time [s]. -1 means unknown.
+numpy reads a whole file at once; only a file with damaged lines is read line by line, so that errors name
+these lines. The fields of a line: number, submission [s], wait [s], run time [s], processors, CPU time [s],
+memory [KB], requested processors, requested time [s], requested memory [KB], status, user, group, executable,
+queue, partition, preceding job, think time [s]. -1 means unknown.
 """
 
 from __future__ import annotations
@@ -203,7 +203,9 @@ def workload_of(
 def _sorted_out(
     wanted: dict[str, NDArray[np.bool_]],
 ) -> tuple[dict[str, NDArray[np.bool_]], NDArray[np.bool_]]:
-    """Return two results: condition -> jobs that fail it but no earlier one; and the jobs that meet all."""
+    """Return two results: condition -> jobs that fail it but no earlier condition; and the jobs that meet all
+    conditions.
+    """
     failing, left = dict[str, NDArray[np.bool_]](), np.array(True)
     for reason, holds in wanted.items():
         failing[reason], left = left & ~holds, left & holds

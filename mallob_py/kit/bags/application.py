@@ -48,8 +48,8 @@ _CHECKPOINT_S = 1.0
 _LAST_CHECKPOINTS_S = 0.1
 #: greatest share of the root's time that checkpoints take
 _CHECKPOINT_SHARE = 0.01
-#: time between checkpoints, for _TURNS_S after a pause of at least _REST_S: the job's next turn may begin on
-#: another host, from a checkpoint
+#: time between checkpoints in the _TURNS_S after a pause of at least _REST_S: such a job runs in turn with
+#: others, and its next turn may begin on another host, from a checkpoint
 _TURN_CHECKPOINTS_S = 0.1
 _TURNS_S = 10.0
 _REST_S = 0.1
@@ -114,7 +114,7 @@ class BagApplication(BagDeclaration, app.Application):
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value for JSON."""
+    """Convert a value to one that JSON can hold."""
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
@@ -195,7 +195,7 @@ class BagWorker:
         self._context = context
         work = _Work(application, context.payload, context.configuration)
         self.ledger = Ledger(work, int.from_bytes(os.urandom(8), "little"))
-        #: this worker's index and its children's indices, as last told to the ledger
+        #: this worker's index and its children's indices, as last reported to the ledger
         self._place: tuple[int, tuple[int, ...]] = (-1, ())
         #: number of tasks per chunk
         self.count = 1
@@ -207,11 +207,11 @@ class BagWorker:
         self._checkpoint_s = math.inf
         #: time at which this root last went on after a pause
         self._rested_s = -math.inf
-        #: tasks done before this root began
+        #: number of the job's tasks done before this root began
         self._restored = 0
         #: the best solution that this root has offered
         self._offered: Any = None
-        #: estimated tasks of the job as of the last checkpoint; None: unknown
+        #: estimated number of the job's tasks, as of the last checkpoint; None: unknown
         self._total: float | None = None
         self._log: IO[bytes] | None = None
         if folder := os.environ.get(LOG_LOANS):
@@ -220,7 +220,7 @@ class BagWorker:
             self.ledger.books.log = []
 
     def run(self) -> app.Result | None:
-        """Work until the job is done or this worker has left (None)."""
+        """Work until the job is done (return its result) or this worker has left (return None)."""
         ledger, context = self.ledger, self._context
         while True:
             now = time.monotonic()
@@ -270,7 +270,7 @@ class BagWorker:
             self.ledger.open_root(now, last)
             self._restored = self.ledger.books.done()
             self._checkpoint_s = now + _CHECKPOINT_S
-            if last is not None:  # the job has mostly paused, and its next turn begins on this rank
+            if last is not None:  # in most cases, the job has paused and now continues on this rank
                 self._has_rested(now)
         self.ledger.neighbours_changed(now)
 
@@ -320,7 +320,7 @@ class BagWorker:
             self.count = ledger.chunk_tasks
         while ledger.process(self.count, now) > 0:
             if os.getpid() != self._process:
-                return  # `Bag.process` has forked, and this is the child: the context ends it
+                return  # this is a child that `Bag.process` has forked; using the context ends it
             ended_s, usage_before, usage = time.monotonic(), usage, getrusage(RUSAGE_THREAD)
             self._adapt_count(_Spent.of(ended_s - now, usage_before, usage))
             if ended_s - now - _cpu_s(usage_before, usage) >= _REST_S and self._checkpoint_s < math.inf:
@@ -345,7 +345,7 @@ class BagWorker:
             self.ledger.receive(message.sender, decode(message.data), now)
 
     def _write_log(self) -> None:
-        """Write the log. Must be called before messages are sent, so that no receiver logs them earlier."""
+        """Write the log. Must be called before messages are sent, so that receivers' entries come later."""
         if self._log is not None and self.ledger.books.log:
             self._log.write(b"".join(_encode(entry) + b"\n" for entry in self.ledger.books.log))
             self.ledger.books.log.clear()

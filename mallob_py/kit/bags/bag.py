@@ -27,8 +27,8 @@ class Bag(ABC):
     solution, all others skip tasks that cannot lead to a better solution.
     """
 
-    #: whether the number of tasks depends on the order in which they are done. Need not be set if `best` is
-    #: the only reason
+    #: whether the number of tasks depends on the order in which they are done. Need not be set if the only
+    #: reason is that solutions (`best`) make tasks needless
     counts_vary: ClassVar[bool] = False
 
     @abstractmethod
@@ -45,10 +45,10 @@ class Bag(ABC):
 
     @abstractmethod
     def split(self) -> Bag | None:
-        """Move about half of the tasks into a new bag; None: a split is not worth its cost."""
+        """Move about half of the tasks into a new bag, and return it; None: a split is not worth its cost."""
 
     def split_into(self, parts: int) -> list[Bag]:
-        """Move tasks into new bags for idle workers, so that all have about as many tasks.
+        """Move tasks into new bags for idle workers, so that all bags have about equally many tasks.
 
         Override this method if it can be cheaper or fairer than repeated `split`.
 
@@ -56,7 +56,7 @@ class Bag(ABC):
             parts: the greatest number of bags to make.
 
         Returns:
-            The bags.
+            The new bags.
         """
         bags: list[Bag] = []
         while len(bags) < parts and (bag := self.split()) is not None:
@@ -75,7 +75,7 @@ class Bag(ABC):
         """Return the expected number of tasks left, including tasks that these will make; infinity: unknown.
 
         If the number is known, workers ask for more tasks before they run out, and do not send tasks that
-        take less time than sending them.
+        can be done in less time than they can be sent.
         """
         return math.inf
 

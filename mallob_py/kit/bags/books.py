@@ -106,7 +106,7 @@ class Account:
     gathered: int = -1
     #: number of tasks done that was last reported to the lender
     told: int = 0
-    #: number of further splits after which the bag that was lent last was small enough
+    #: number of splits after the first one until the bag that was lent last was small enough
     halvings: int = 0
 
     def has_work(self) -> bool:
@@ -298,7 +298,7 @@ class Books:
                 account.bag.merge(bag)
 
     def gather(self, account: Account) -> None:
-        """Take the results out of the bag."""
+        """Move the result from the account's bag into the account."""
         if account.bag is not None and account.done != account.gathered:
             result = account.bag.take_result()
             if result is not None:

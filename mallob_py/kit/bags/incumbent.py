@@ -42,7 +42,7 @@ class Incumbent:
         self._minimizes = minimizes
         self.best: Any = None
         self.data = b""
-        #: time at which the neighbours must be told
+        #: time at which the neighbours must be sent the best solution; infinity: nothing new to send
         self.tell_s = math.inf
         self._told_s = -math.inf
 

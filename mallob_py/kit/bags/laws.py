@@ -7,9 +7,9 @@ result and no error. So authors check the laws by `mallob-py run NAME --check-la
 
 The check splits the job's first bag into small pieces, and does each piece in several ways: as a whole, in
 small steps, after conversion to bytes and back, split into two or more parts, merged again. All ways must
-give the same result and the same number of tasks. The number may vary if long tasks are done in parts or if
-solutions found spare tasks (`Bag.best`, `Bag.counts_vary`). `expected_tasks` must count as `process` does,
-because a worker lends no bag with so few expected tasks that doing them takes less time than sending them.
+give the same result and the same number of tasks. The number may vary if long tasks are done in parts,
+or if a solution makes tasks needless (`Bag.best`, `Bag.counts_vary`). `expected_tasks` must count as
+`process` does, because a worker does not lend a bag whose expected tasks take less time than sending them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TASKS_MAX = 20_000
 _PIECES_MAX = 12
 _CUTS_MAX = 400
 _PARTS = 3
-#: median factor between done and expected tasks from which the law counts as broken
+#: factor between done and expected tasks of the median piece from which the law of `expected_tasks` is broken
 _EXPECTED_FACTOR = 10.0
 _EXPECTED_PIECES_MIN = 3
 #: relative tolerance of sums of floats, because these depend on the order of addition
@@ -125,7 +125,7 @@ class _Checker:
     def __init__(self, application: MakesBags, configuration: Mapping[str, Any], payload: Payload) -> None:
         self._application = application
         self._given = (payload, configuration)
-        #: whether all ways of doing a piece must do the same number of tasks; not if long tasks are done in
+        #: whether all ways of doing a piece must do the same number of tasks; False if long tasks are done in
         #: parts
         self._counts = True
 
@@ -206,7 +206,7 @@ class _Checker:
             if result is None:
                 return None
             if not _same(decode_value(encode_value(result)), result):
-                raise BrokenLaw(f"take_result: {result!r:.80} is another value after it was sent")
+                raise BrokenLaw(f"take_result: {result!r:.80} becomes another value when it is sent")
         return result
 
     # --- laws of one piece ------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class _Checker:
         in_steps = self._in_steps(data)
         if in_steps.tasks != expected.tasks:
             self._counts = False
-        self._expect("process in small steps does other tasks than at once", in_steps, expected)
+        self._expect("process in small steps does other tasks than in large steps", in_steps, expected)
         self._expect("to_bytes changes the bag", self._after_bytes(data), expected)
         self._expect(
             "bag_from_bytes(to_bytes()) is another bag", self._run(self._sent(self._bag(data))), expected
@@ -266,7 +266,7 @@ class _Checker:
             if result is not None:
                 taken.append((result, encode_value(result)))
         if any(encode_value(result) != before for result, before in taken):
-            raise BrokenLaw("take_result gives what later tasks change; return a copy")
+            raise BrokenLaw("take_result gives an object that later tasks change; return a copy")
         return TasksResult(tasks, self._folded([result for result, _ in taken], bag), self._best(bag))
 
     def _halves(self, bag: Bag) -> list[Bag]:
@@ -327,7 +327,7 @@ class _Checker:
         if numbers[0] != numbers[1]:
             raise BrokenLaw(f"{law}: the best is {found!r:.80} instead of {expected!r:.80}")
 
-    # --- laws of all ------------------------------------------------------------------------------
+    # --- laws of all pieces -----------------------------------------------------------------------
 
     def check_learn(self, pieces: Sequence[tuple[bytes, TasksResult]]) -> None:
         """Check that a bag keeps a learnt solution of another piece unless it finds a better one."""
@@ -355,7 +355,7 @@ class _Checker:
         if len(found) < _EXPECTED_PIECES_MIN:
             return False
         factor, left, tasks, bag = sorted(found, key=itemgetter(0))[len(found) // 2]
-        is_search = bag.counts_vary or type(bag).best is not Bag.best  # a solution that is found spares tasks
+        is_search = bag.counts_vary or type(bag).best is not Bag.best  # a found solution makes tasks needless
         if factor > _EXPECTED_FACTOR or (factor < 1.0 / _EXPECTED_FACTOR and not is_search):
             raise BrokenLaw(
                 f"expected_tasks and process count different things: of a piece that {type(bag).__name__}"
@@ -379,11 +379,11 @@ class _Checker:
                     raise BrokenLaw("fold changes its arguments; return a new value")
                 if not _same(left, right):
                     pair = f"{one!r:.60} folded with {two!r:.60} is {left!r:.60}"
-                    raise BrokenLaw(f"fold is not commutative: {pair}, and in the other order {right!r:.60}")
+                    raise BrokenLaw(f"fold is not commutative: {pair}, in the other order {right!r:.60}")
                 if not _same(*grouped):
                     trio = f"{one!r:.40}, {two!r:.40} and {three!r:.40} give {grouped[0]!r:.40}"
                     raise BrokenLaw(
-                        f"fold is not associative: {trio} or, grouped otherwise, {grouped[1]!r:.40}"
+                        f"fold is not associative: {trio}; grouped otherwise, they give {grouped[1]!r:.40}"
                     )
 
     def check_first_bag(self) -> None:
@@ -395,7 +395,7 @@ class _Checker:
         try:
             outcomes = [self._run(bag) for bag in bags]
         except _TooLarge:
-            return  # too large to run, and maybe equal but for the order
+            return  # too large to run; maybe the same tasks in another order
         self._expect("first_bag gives another bag at each call", outcomes[1], outcomes[0])
 
 

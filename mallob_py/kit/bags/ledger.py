@@ -82,7 +82,7 @@ FIRST_REQUEST_S = 0.004
 CHUNKS_AHEAD = 2.0
 #: greatest number of chunks between two checks of the number of tasks left
 CHUNKS_UNSEEN_MAX = 8
-#: how often a request that cannot be served is passed on at most
+#: greatest number of times that a request is passed on by workers that cannot serve it
 HOPS = 1
 #: greatest number of workers that a request looks at before the richest gives, and their greatest share of
 #: the known workers
@@ -595,7 +595,7 @@ class Ledger:
         loan.probe_s = now + PROBE_S + 2 * self._bounds.pause_s(loan.copy)
         self._send(loan.borrower, messages.Moved(number) if loan.is_inherited else messages.Probe(number))
 
-    # --- workers that leave in order -------------------------------------------------------------------
+    # --- workers that hand over and leave --------------------------------------------------------------
 
     def _return(self, account: Account, now: float) -> None:
         self.books.gather(account)

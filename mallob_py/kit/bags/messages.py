@@ -40,7 +40,7 @@ class BagMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class WorkWanted(BagMessage, frozen=True, tag=1):
     #: the asker's address; None: the sender is the asker
     asker: Address | None
-    #: random mark of the asker
+    #: random number that identifies the asker
     token: int
     hops: int
     #: number of the asker's need. A new need begins if tasks were done since the last request; each need is

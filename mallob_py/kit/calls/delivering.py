@@ -1,4 +1,4 @@
-"""Delivering outcomes to the user's code (unpickling, callbacks), which may be slow.
+"""Delivering outcomes of calls to the user's code (unpickling, callbacks), which may be slow.
 
 One thread delivers, in order. If a delivery is slow while others wait, for example because a callback waits
 for a call, another thread takes the waiting deliveries. So no callback keeps a call from being done.

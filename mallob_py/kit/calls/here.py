@@ -30,7 +30,7 @@ class InnerPool(Protocol):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Future[Any]:
-        """Have a call done by any worker. If `known`, the pickled function, is None: by this process only."""
+        """Submit a call to any worker; only to this process if `known`, the pickled function, is None."""
         ...
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ _NESTED_MAX = 20
 
 
 class NotInitialized(BrokenExecutor):
-    """An executor's initializer raised an exception in a worker; the executor's calls are done no more."""
+    """An executor's initializer raised an exception in a worker; no more of the executor's calls are done."""
 
 
 class Initialized:

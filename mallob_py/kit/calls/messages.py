@@ -56,7 +56,7 @@ class GivenBack(Message, frozen=True, tag=4):
 
 
 class Unreadable(Message, frozen=True, tag=5):
-    """A batch whose function the worker cannot unpickle; the buffer is the error."""
+    """A batch whose function the worker cannot unpickle; the buffer holds the error."""
 
     batch: int
 
@@ -79,8 +79,8 @@ class Offered(Message, frozen=True, tag=7):
 class Inner(Message, frozen=True, tag=8):
     """Answer to `Wanted`: `count` calls of one function, submitted by a running call.
 
-    `group` is the worker's number for these calls. Buffers: `function_buffers` for the function, then those
-    of the arguments, each (args, kwargs). `is_kept` as in `Function`.
+    `group`: number that the worker gives these calls. Buffers: `function_buffers` for the function, then
+    those of the arguments, each (args, kwargs). `is_kept` as in `Function`.
     """
 
     group: int

@@ -49,9 +49,9 @@ class Region:
             return self._loaded[0]
 
 
-#: mark -> region of this process
+#: mark of a shared object -> the object's region in this process
 regions: dict[str, Region] = {}
-#: mark -> live handle of this process
+#: mark of a shared object -> a handle to it in use in this process
 _handles: WeakValueDictionary[str, Shared[Any]] = WeakValueDictionary()
 
 
@@ -102,7 +102,7 @@ fetch: Callable[[str], Region] = fetch_nothing
 
 
 def _handle(mark: str, size_bytes: int) -> Shared[Any]:
-    """Return this process's first handle of the mark, or a new one. The first one keeps the object."""
+    """Return this process's first handle with the mark, which keeps the object; else a new handle."""
     found = _handles.get(mark)
     return Shared(mark, size_bytes) if found is None else found
 
@@ -139,7 +139,7 @@ def received(memory: Buffer, mark: str) -> Region:
 def opened(pid: int, number: int, mark: str, users: Collection[int]) -> Region:
     """Open the region that process `pid` of this host has as descriptor `number`.
 
-    Raises OSError if that is not the region `mark`, or if its owner is not among `users`.
+    Raises OSError if the descriptor is not of the region `mark`, or if its owner is not among `users`.
     """
     fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:

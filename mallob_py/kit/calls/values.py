@@ -196,7 +196,7 @@ def pickled(function: Callable[..., Any]) -> Pickled:
 
 
 def is_kept(value: Any, nested: int = 0) -> bool:
-    """Tell whether calls cannot change any part of `value`: a function, or a value that a function holds.
+    """Tell whether no call can change `value` (a function, or a value that a function holds) or its parts.
 
     Globals do not count, because in the worker they belong to a module, which all calls share.
     """
@@ -306,7 +306,7 @@ def load_error(dumped: tuple[bytes | None, str, str], where: str) -> BaseExcepti
 
 
 def _with_source(frame: re.Match[str]) -> str:
-    """Add a frame's source line, which only the caller's process may know, as for a notebook's cell."""
+    """Add a frame's source line, which, as for a notebook's cell, only the caller's process may know."""
     line = linecache.getline(frame["file"], int(frame["line"])).strip()
     return frame[0] + (f"    {line}\n" if line else "")
 
@@ -340,7 +340,7 @@ def told(error: BaseException) -> str:
 
 
 def user_frames(trace: TracebackType | None, own_file: str) -> TracebackType | None:
-    """Return the traceback without leading frames of `own_file`; if all frames are, the whole traceback."""
+    """Return the traceback without leading frames of `own_file`; if it has no others, the whole traceback."""
     inner = trace
     while inner is not None and inner.tb_frame.f_code.co_filename == own_file:
         inner = inner.tb_next

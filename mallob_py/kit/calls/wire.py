@@ -26,7 +26,7 @@ KEY_BYTES = 32
 _NONCE_BYTES = 32
 _PREFIX = struct.Struct("<II")
 _SIZE_BYTES = 8
-#: bounds that only a damaged frame exceeds: a head holds numbers of calls and nothing large
+#: bounds that only a damaged frame exceeds: a head holds small data, such as the numbers of its calls
 _HEAD_BYTES_MAX = 1 << 28
 _BUFFERS_MAX = 1 << 24
 #: greatest number of buffers in one system call (IOV_MAX is 1024)
@@ -106,7 +106,7 @@ class FrameWriter:
                 parts[0] = parts[0][sent:]
 
     def flush_all(self) -> None:
-        """Send all, on a blocking socket. Raises PeerGone."""
+        """Send all remaining bytes, on a blocking socket. Raises PeerGone."""
         while self._parts:
             self.flush()
 

@@ -111,7 +111,7 @@ class Server:
                     if key.data is None:
                         self._serve_request()
                     elif key.data is self._keeper:
-                        # Workers would block, since their output is not read any more: all must begin anew.
+                        # Nothing reads workers' output any more, so workers would block: all must begin anew.
                         raise EOFError
                     else:
                         self._reap(key.data)
@@ -149,7 +149,7 @@ class Server:
         if configuration.output_dir and self._keeper is None:
             from mallob_py.runtime.workers.output import OutputKeeper
 
-            with suppress(OSError):  # without a keeper, workers print to standard error
+            with suppress(OSError):  # without a keeper of output, workers print to standard error
                 self._keeper = OutputKeeper(configuration.output_dir)
                 self._selector.register(self._keeper.pidfd, selectors.EVENT_READ, self._keeper)
         for name in configuration.preload:

@@ -77,7 +77,7 @@ class GivingSocket:
         return self._socket.fileno()
 
     def send(self, rank: int, given: Given, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a rank a process, or word that there is none. After a failure, the packet is lost."""
+        """Send a rank a process, or the message that there is none. After a failure, the packet is lost."""
         if len(given.unread) + len(given.unsent) > _UNDER_WAY_MAX:
             given, descriptors = Given(given.job, given.number), ()
         packet = wire.encode(given)

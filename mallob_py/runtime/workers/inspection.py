@@ -33,7 +33,7 @@ class Inspection:
         return [name for name in names if self._only in (None, name)]
 
     def want(self, only: str | None) -> list[str] | None:
-        """Begin to inspect applications (`only`: one); return their names; None: `name_all` must follow."""
+        """Begin to inspect all applications, or `only` one; return their names; None: await `name_all`."""
         self._only = only
         self.is_waiting_for_names = self._names is None
         return None if self._names is None else self._wanted(self._names)

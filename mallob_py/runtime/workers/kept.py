@@ -12,7 +12,7 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import private_bytes_of
 from mallob_py.runtime.workers.links import WorkerLink
 
-#: greatest number of messages of a process that runs a job before a worker of the job is started here
+#: greatest number of messages of a process that runs a job before the order to start a worker has come
 _SAID_MAX = 100
 #: greatest number of ended chains remembered: their processes are not kept if their runs end later
 _OVER_MAX = 1000
@@ -77,10 +77,10 @@ class KeptWorkers:
         now_s: float,
         size_bytes: int | None = None,
     ) -> list[WorkerLink]:
-        """Keep a process; return the processes that are dropped for it, possibly itself.
+        """Keep a process; return the processes that are dropped to make room, possibly this process itself.
 
-        `size_bytes`: private memory that the process reported at the end of its task; None: its task has not
-        ended.
+        `size_bytes`: the private memory that the process reported at the end of its task; None: the task has
+        not ended.
         """
         if link.dead or chain in self._over:
             return [link]
@@ -99,7 +99,7 @@ class KeptWorkers:
         return dropped
 
     def take(self, chain: int, index: int, at_rest: bool = False) -> KeptWorker | None:
-        """Take and return a process of a chain, preferably of place `index`. `at_rest`: one with no run."""
+        """Take and return a chain's process, preferably of place `index`. `at_rest`: one without a run."""
         found = [kept for kept in self._kept.values() if kept.chain == chain and (kept.rests or not at_rest)]
         best = max(found, key=lambda kept: kept.index == index, default=None)
         if best is not None:
@@ -107,13 +107,13 @@ class KeptWorkers:
         return best
 
     def going_ahead(self, link: WorkerLink, job: int, stop_at_s: float) -> None:
-        """Note that a kept process has begun a job before the order, and must be stopped at `stop_at_s`."""
+        """Note that a kept process has begun a job ahead of the order; it must be stopped at `stop_at_s`."""
         if (kept := self._kept.get(link.serial)) is not None:
             kept.rests, kept.ahead_of, kept.stop_at_s = False, job, stop_at_s
             self.deadline_s = min(self.deadline_s, stop_at_s)
 
     def hear(self, link: WorkerLink, message: wire.FromWorker) -> bool:
-        """Note a message of a process that runs a job before the order; return False at too many of them."""
+        """Note a message of a process that runs a job ahead of the order; return False if too many came."""
         kept = self._kept[link.serial]
         if kept.ahead_of:
             kept.said.append(message)
@@ -145,7 +145,7 @@ class KeptWorkers:
         return expired
 
     def drop_oldest(self, wanted_bytes: int) -> list[WorkerLink]:
-        """Drop the oldest processes until `wanted_bytes` are freed."""
+        """Drop the oldest processes until `wanted_bytes` are freed; return the dropped processes."""
         dropped: list[KeptWorker] = []
         for kept in self._kept.values():
             if sum(each.size_bytes for each in dropped) >= wanted_bytes:

@@ -61,7 +61,7 @@ class WorkerLink:
         unread: bytes = b"",
         unsent: bytes = b"",
     ) -> None:
-        """`descriptors`: socket, pidfd and lifeline. `unread`, `unsent`: see `under_way`."""
+        """Use a socket, pidfd and lifeline (`descriptors`). `unread`, `unsent`: see `under_way`."""
         self.serial = forked.serial
         self.pid = forked.pid
         self.generation = forked.generation
@@ -326,7 +326,7 @@ class WorkerLimits(msgspec.Struct, frozen=True):
 
 
 class ServerPacket(msgspec.Struct, frozen=True):
-    """A report of the server with descriptors; `fds` is empty if this process had no descriptor free."""
+    """A report of the fork server, and its descriptors `fds`; empty if this process had none free."""
 
     message: wire.FromServer
     fds: tuple[int, ...]
@@ -497,7 +497,7 @@ def receive_packet(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if flags & socket.MSG_CTRUNC:
-        # This process has too few descriptors free; only some of the sent descriptors are useless.
+        # This process has too few descriptors free; an incomplete set of the sent ones is of no use.
         for fd in fds:
             os.close(fd)
         return packet, ()

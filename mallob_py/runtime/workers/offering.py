@@ -78,7 +78,7 @@ class Offering:
         if self._result is not None:
             body = self._encode(self._result)
             if len(body) > OFFER_BYTES_MAX:
-                raise ValueError(f"an offer of {len(body)} bytes is above {OFFER_BYTES_MAX} bytes")
+                raise ValueError(f"an offer has {len(body)} bytes; the limit is {OFFER_BYTES_MAX}")
             self._best = msgspec.structs.replace(self._best, body=body)
             self._result = None
         self._is_news = False

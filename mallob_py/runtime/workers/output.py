@@ -67,7 +67,7 @@ class Printed:
         self.pipe = pipe
 
     def turn_to(self, job: int) -> None:
-        """Assign the output from now on to a job; 0: to no job."""
+        """Assign all further output to a job; 0: to no job."""
         self.settle()
         _JOB.pack_into(self._slots, self._place, job)
 
@@ -275,7 +275,7 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _set_aside(file: int, newest: str, older: str, folder: int) -> None:
-    """Rotate the file unless another keeper just did. If that fails, truncate it."""
+    """Rename `newest` to `older`, unless another keeper just did. If that fails, truncate the file."""
     try:
         if os.stat(newest, dir_fd=folder, follow_symlinks=False).st_ino == os.fstat(file).st_ino:
             os.rename(newest, older, src_dir_fd=folder, dst_dir_fd=folder)

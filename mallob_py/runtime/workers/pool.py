@@ -66,7 +66,7 @@ from mallob_py.runtime.workers.tasks import (
 TAKE_UP_S = 1.0
 #: worker number of a run that a kept process begins before the worker is started; longest time for such a run
 AHEAD, _AHEAD_S = -1, 0.05
-#: greatest number of awaited processes that this rank remembers to pass on; there are never more than a few
+#: greatest number of workers remembered whose processes must be passed on; there never are more than a few
 _ONWARD_MAX = 64
 _FORK_AGAIN_S = 0.1
 #: period of looking for workers that other programs have stopped by a signal
@@ -101,7 +101,7 @@ class WorkerPool:
         #: serial of a process -> file to remove when this process, which may write it, has ended
         self._leftovers: dict[int, str] = {}
         self.kept = KeptWorkers(options.kept_max, options.kept_bytes_max, options.kept_s)
-        #: tasks that were handed to kept processes, or for which other ranks give processes, not begun yet
+        #: tasks not begun yet that were handed to kept processes, or for which other ranks give processes
         self._pending: set[JobTask] = set()
         self._starter = Starter()
         #: worker whose process is still to come -> rank to which the process must be passed on, and the
@@ -141,7 +141,7 @@ class WorkerPool:
         self._look_for_stopped_at_s = min(self._look_for_stopped_at_s, self._clock() + _STOPPED_S)
         kept = self.kept.take(chain, index) if chain else None
         if kept is not None and kept.ahead_of and (kept.ahead_of, 0) != (job, index):
-            self.processes.discard(kept.link)  # its input may not be in the chain any more
+            self.processes.discard(kept.link)  # the input it has read may not be in the chain any more
             kept = None
         if kept is not None:
             self._go_on(task, kept)

@@ -80,7 +80,7 @@ _MAX_TRACEBACK_CHARACTERS = 16_000
 _OUR_FILES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 #: score of workers (-1000 to 1000), so that the kernel kills them before ranks when memory runs out
 _OOM_SCORE = b"500"
-#: longest wait of a description for room in shared memory; shortest and longest nap meanwhile
+#: longest wait for room for a description in shared memory; shortest and longest nap meanwhile
 _ROOM_PATIENCE_S, _ROOM_NAPS_S = 60.0, (0.25, 4.0)
 _THREADS = "/proc/self/task"
 _LINKS_OF_ONE = 3
@@ -345,7 +345,7 @@ class _Context(WorkerContext):
 
     def checkpoint(self, data: bytes) -> None:
         if len(data) > CHECKPOINT_BYTES_MAX:
-            raise ValueError(f"a checkpoint of {len(data)} bytes is above {CHECKPOINT_BYTES_MAX} bytes")
+            raise ValueError(f"a checkpoint has {len(data)} bytes; the limit is {CHECKPOINT_BYTES_MAX}")
         if self.index == 0:
             self._link.send(wire.Checkpoint(bytes(data)))
 
@@ -796,7 +796,10 @@ def _describe(error: BaseException) -> str:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the application's first frame on; if there is none, without this file's."""
+    """Return a traceback from the application's first frame on.
+
+    Without such frames, the traceback begins with the first frame of another file.
+    """
     return _frames_after(_OUR_FILES, trace) or _frames_after(__file__, trace)
 
 

@@ -31,7 +31,7 @@ _PATIENCE_S = 60.0
 _LOOK_S = 1.0
 #: the time without a death after which former deaths are forgotten
 _WELL_AFTER_S = 600.0
-#: the time for which a process that the kernel has killed explains further deaths
+#: the time after a kill by the kernel for which this kill explains further deaths of processes
 _RECENT_S = 3.0
 #: greatest number of records of tasks; the oldest records are forgotten
 _RECORDS_MAX = 1024

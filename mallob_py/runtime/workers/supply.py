@@ -121,7 +121,7 @@ class Processes:
             self.idle.append(link)
 
     def forget_idle(self, link: WorkerLink) -> None:
-        """Remove a dying process from the idle ones."""
+        """Remove a dying process from the idle processes."""
         if link in self.idle:
             self.idle.remove(link)
 
@@ -165,7 +165,7 @@ class Processes:
     def pass_on(
         self, given: Given, descriptors: tuple[int, ...], rank: int, receiver: tuple[int, int]
     ) -> None:
-        """Pass a given process, or word that there is none, on to the rank that has its worker now."""
+        """Pass a given process, or the message that there is none, on to the rank that has its worker now."""
         assert self.giving is not None
         job, number = receiver
         self.giving.send(rank, msgspec.structs.replace(given, job=job, number=number), descriptors)

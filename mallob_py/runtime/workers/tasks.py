@@ -126,7 +126,7 @@ class JobTask:
     #: messages for the worker that arrived before the task had a process
     early: deque[TreeMessage] = field(default_factory=deque)
     early_bytes: int = 0
-    #: messages for the worker since it was told to leave; None: it was not told
+    #: messages for the worker since the order to leave; None: it has not been ordered to leave
     late: list[TreeMessage] | None = None
     _application: str | None = None
 
@@ -163,7 +163,7 @@ class JobTask:
         return self.run
 
     def keep(self, message: TreeMessage, limit_bytes: int) -> list[TreeMessage]:
-        """Keep a message until there is a process; return the messages dropped for it, oldest first."""
+        """Keep a message until there is a process; return the messages dropped to make room, oldest first."""
         self.early.append(message)
         self.early_bytes += len(message.data)
         dropped = []
@@ -230,7 +230,7 @@ class Starter:
         return self._task if self._task is not None and self._task.is_starting else None
 
     def admits(self, task: JobTask, until_s: float) -> bool:
-        """Let a task start until `until_s` if no other task does; return whether it may."""
+        """Let a task start until `until_s` if no other task starts; return whether the task may start."""
         if self.starting is not None:
             return False
         self._task, self.until_s = task, until_s
@@ -285,7 +285,10 @@ class ReadTask(_Patient):
         return None
 
     def event_of_crash(self, reason: str, cpu_s: float, is_spared: bool) -> WorkerEvent:
-        text = f"each process that read the input ended early ({self.other_readers.count + 1} did): {reason}"
+        text = (
+            "each process that read the input ended early"
+            f" ({self.other_readers.count + 1} processes): {reason}"
+        )
         return ReadFailed(self.request_id, text, "application")
 
     def events_of_giving_up(self, text: str) -> list[WorkerEvent]:

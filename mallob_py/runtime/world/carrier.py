@@ -89,13 +89,13 @@ class Carrier:
         return self.links.waiting_bytes(dest)
 
     def flush(self) -> float:
-        """Send all messages queued since the last flush; return how long links need no further flush [s]."""
+        """Send all messages queued since the last flush; return for how long links need no flush [s]."""
         return self.links.flush()
 
     # --- receiving
 
     def may_have_news(self) -> bool:
-        """Return whether `receive` may have a message although no peer rang."""
+        """Return whether `receive` may have a message although no peer has rung the doorbell."""
         return True
 
     def receive(self) -> Iterator[Arrival]:
@@ -141,7 +141,7 @@ class Carrier:
         return back
 
     def how_lost(self, peer: int) -> str:
-        """Return how a peer was lost that `take_lost` has returned."""
+        """Return how a peer that `take_lost` has returned was lost."""
         return self._how_lost.get(peer, "has failed")
 
     def take_heard(self) -> set[int]:

@@ -27,7 +27,8 @@ from mallob_py.runtime.world.mpich_files import forget_shared
 #: environment variable: how long ranks wait for each other at their start [s]
 START_PATIENCE_VARIABLE = "MALLOB_PY_START_PATIENCE"
 START_PATIENCE_S = 300.0
-#: patience for the opening of desks, as a multiple of the start's: a client first reads its whole folder
+#: patience for the opening of desks, as a multiple of the patience for the start: a client first reads its
+#: whole folder
 DESK_PATIENCES = 12
 #: patience for MPI's end, after all ranks have met
 FINALIZE_PATIENCE_S = 30.0
@@ -63,7 +64,7 @@ class Launcher:
     def check(self) -> None:
         """Raise LauncherGone if this process has another parent now."""
         if os.getppid() != self._pid:
-            raise LauncherGone("the process that has started this rank has gone; it ends")
+            raise LauncherGone("the process that started this rank has ended; this rank ends")
 
 
 @contextlib.contextmanager
@@ -80,7 +81,7 @@ def at_most(
 
     def end(why: str) -> None:
         with contextlib.suppress(OSError, ValueError):
-            forget_shared()  # other ranks also remove the shared file's name, or come too late
+            forget_shared()  # other ranks also remove the shared file, or come too late to use it
             tell(why)
             sys.stdout.flush()
         os._exit(exit_code)

@@ -58,7 +58,7 @@ class Doorbell:
         unix_socket: socket.socket | None,
         udp_socket: socket.socket | None,
     ) -> None:
-        """`bells`: each rank's bell, in order; None: the rank neither rings this bell nor is rung."""
+        """`bells`: each rank's bell, in order; None: that rank and this rank do not ring each other."""
         own = bells[rank]
         assert own is not None
         others = [bell for peer, bell in enumerate(bells) if bell is not None and peer != rank]
@@ -144,7 +144,7 @@ class Doorbell:
                 rang |= source.recv(_RING_BYTES + 1) == self._secret
             except BlockingIOError:
                 break
-            except OSError:  # the kernel reports once that an earlier ring did not arrive
+            except OSError:  # the kernel reports once that an earlier wake-up did not arrive
                 continue
         return rang
 

@@ -231,7 +231,7 @@ class LocalPeers:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when a rank has died since the last `take_dead`."""
+        """Return a descriptor that is readable when a rank has ended since the last `take_dead`."""
         return self._epoll.fileno()
 
     def take_dead(self) -> list[int]:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from mallob_py.runtime.world.exit_file import ExitFile
     from mallob_py.runtime.world.session_folder import PrivateFolder
 
-#: limits that ranks are told, the same as hydra's
+#: limits that the process manager reports to ranks, the same as hydra's
 _KEY_LENGTH_MAX = 64
 _VALUE_LENGTH_MAX = 1024
 

@@ -52,7 +52,7 @@ def is_needed(env: Mapping[str, str]) -> bool:
 
 
 def stand_guard() -> None:
-    """Make this process the guard, and return in a fork, the rank. The caller has one thread, no children."""
+    """Make this process the guard, and return in a fork, which is the rank. Needs one thread, no children."""
     reader, writer = os.pipe()
     parent, guard = os.getppid(), os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
@@ -86,7 +86,7 @@ def needs_no_farewell() -> bool:
 def is_fork(env: Mapping[str, str]) -> bool:
     """Tell whether this process is a rank of a forked world, a child of the process that started all ranks.
 
-    That process spares the other ranks if this rank dies.
+    The parent lets the other ranks go on if this rank dies.
     """
     return _link is not None and not is_needed(env)
 

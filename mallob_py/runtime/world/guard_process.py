@@ -41,7 +41,7 @@ def epitaph(rank: int, pid: int, code: int, consequence: str = "the others go on
 
 
 def guard(rank: int, link: int, grace_s: float = STOP_GRACE_S) -> NoReturn:
-    """Wait for the rank's process; end in the same way or, if it had written to `link`, leave MPI for it.
+    """Wait for the rank's process, then end as it did, or, if it had written to `link`, leave MPI for it.
 
     `link`: a pipe from the rank. The caller must block the signals in `PASSED_ON`. A rank that does not end
     within `grace_s` after a stop signal is killed: it hangs, and mpiexec would wait for it.

@@ -60,7 +60,7 @@ def read_invitation() -> Invitation:
 
 
 def join(invitation: Invitation, pes: int | None, patience_s: float) -> tuple[Carrier, Newcomer]:
-    """Become a member, and return then. `patience_s` is as for all members. Raises JoinError."""
+    """Make this process a member, then return. `patience_s` is as for all members. Raises JoinError."""
     links = Links(invitation.address)
     try:
         folder, host = _folder_of(invitation)

@@ -13,10 +13,10 @@ stop signals to the process stop the world. Details:
 - Exit codes travel in a file (see exit_file.py). Ranks get an empty stdin unless rank 0 needs this process's:
   mpiexec would read it all. All ranks share this process's stdout and stderr.
 
-`supervise` restarts a world that has crashed or hung, because all ranks are lost, or one if its loss is not
-survived; thanks to the service's journal, that is a pause of some seconds. Ranks notice when another rank
-hangs (`failure_detector.py`). A world that was stopped, that reported its exit code, or that never came up is
-not restarted: the next world would fare no better.
+`supervise` restarts a world that has crashed or hung, because all ranks are lost, or one rank whose loss is
+not survived; thanks to the service's journal, the restart is a pause of some seconds. Ranks notice when
+another rank hangs (`failure_detector.py`). A world that was stopped, that reported its exit code, or that
+never came up is not restarted: the next world would fare no better.
 """
 
 from __future__ import annotations

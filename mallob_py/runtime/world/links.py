@@ -127,7 +127,7 @@ class Stream:
         self.waiting_bytes += _FRAME.size + len(data)
 
     def begin(self) -> None:
-        """Fill an empty `begun`: with control messages, or if there are none with one bulk message only."""
+        """Fill an empty `begun`: with control messages, or, if there are none, with one bulk message only."""
         if self.begun:
             return
         control, bulk = self._waiting[Channel.CONTROL], self._waiting[Channel.BULK]
@@ -609,7 +609,7 @@ class Links:
             self.ended.append((link.peer, how))
 
     def take_ended(self) -> list[tuple[int, str]]:
-        """Return (peer, reason) of links that ended since the last call, except of peers given up on."""
+        """Return (peer, reason) of links that ended since the last call, except links to given-up peers."""
         ended, self.ended = self.ended, []
         return ended
 

@@ -101,7 +101,7 @@ class OthersRefused(Exception):
 
 
 def spares_others(env: Mapping[str, str]) -> bool:
-    """Tell whether the launcher, Open MPI's `mpirun --with-ft ulfm`, lets other ranks go on when one dies.
+    """Tell whether the launcher, Open MPI's `mpirun --with-ft ulfm`, lets other ranks go on when one is lost.
 
     Slurm's `srun` may do so, too, but does not tell its tasks.
     """
@@ -124,7 +124,7 @@ def in_mpi_world(env: Mapping[str, str] | None = None) -> bool:
 
 
 def prepare_mpi() -> None:
-    """Set what must be set before `from mpi4py import MPI`, which initialises MPI."""
+    """Make the settings that are needed before `from mpi4py import MPI`, which initialises MPI."""
     for name, value in _MPICH_DEFAULTS.items():
         os.environ.setdefault(name, value)
     if is_of_wheel():
@@ -255,7 +255,7 @@ _FUNNELED = 1
 
 
 def _initialise_wheel() -> None:
-    """Initialise MPI without holding Python's lock; mpi4py holds it, so that no deadline is reported."""
+    """Initialise MPI without Python's lock. mpi4py would hold it, and no deadline could be reported."""
     import ctypes
 
     import mpi4py
@@ -289,7 +289,7 @@ def refuse_singletons(size: int, env: Mapping[str, str], library_version: str) -
         fitting = "MPICH's mpiexec (python -m pip install mpich), or srun --mpi=pmi2"
     raise LaunchError(
         f"the launcher started {declared} processes, but each is alone in its MPI world: "
-        f"it does not fit the MPI library in use ({library}); use {fitting}"
+        f"the launcher does not fit the MPI library in use ({library}); use {fitting}"
     )
 
 
@@ -376,7 +376,7 @@ class WorldEnd:
     #: whether the world was ended because it was silent
     was_silent: bool = False
     has_launcher: bool = True
-    #: whether the kernel killed processes on this host meanwhile because memory was short
+    #: whether the kernel killed processes on this host, while the world ran, because memory was short
     was_out_of_memory: bool = False
 
     @property

@@ -68,11 +68,11 @@ class PrivateFolder:
         try:
             status = os.fstat(descriptor)
             if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-                raise PermissionError(errno.EPERM, "others may enter it, or it is not ours", str(path))
+                raise PermissionError(errno.EPERM, "others may enter it, or it is another user's", str(path))
             with contextlib.suppress(OSError):  # this file system has no locks, so nothing is swept either
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
             if not os.path.samestat(status, os.lstat(path)):
-                raise FileNotFoundError(errno.ENOENT, "swept by another session", str(path))
+                raise FileNotFoundError(errno.ENOENT, "removed by another session", str(path))
         except BaseException:
             os.close(descriptor)
             raise

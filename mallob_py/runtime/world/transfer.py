@@ -18,8 +18,8 @@ without a lock can be dropped, except on the client's host, which other hosts ma
 When ranks are lost, all transfers are given up (`halt`), and descriptions are asked for again afterwards. The
 new keeper finds the files of the former keeper, and removes the files that the former keeper would have
 removed: unfinished files, and files of ended jobs. Inputs that a lost rank's client was reading are removed,
-too. Only lost ranks may have heard that a job has ended: descriptions that no rank mentions any more are
-removed.
+too. Only lost ranks may have heard that a job has ended; so descriptions that no rank mentions any more
+are removed.
 
 Files lie in the session's private folder and are removed when their job ends, or with that folder.
 """
@@ -326,8 +326,8 @@ class Transfer:
     def _remove(self, job: int) -> None:
         """Remove a description; if a rank of the host has it locked, `keep_only` removes it later.
 
-        A job that was given up may have been submitted again, and its client's rank needs the description. A
-        process that is being started shares its rank's open files, and thus their locks, for a moment.
+        A rank may have it locked because a job that was given up was submitted again, and its client's rank
+        needs the description; or, for a moment, because a process being started shares its rank's open files.
         """
         try:
             file = os.open(f"{self.folder}/{job}", os.O_RDONLY | os.O_CLOEXEC)
@@ -394,7 +394,7 @@ class Transfer:
         os.close(self._outgoing.pop((job, taker)).file)
 
     def _find(self, job: int) -> None:
-        """Use a description that, as the keeper reports, is on this host; ask again if it is not any more."""
+        """Use a description that the keeper has reported to be on this host; ask again if it was removed."""
         if (asked := self._asked.pop(job, None)) is not None:
             self.fetch(job, asked.size, asked.sources)
         else:

@@ -60,7 +60,7 @@ from mallob_py.runtime.world.session_folder import PrivateFolder, open_session_f
 prepare_mpi()  # call this before the import, which initialises MPI
 from mpi4py import MPI  # noqa: E402
 
-#: environment variable (for tests): pretend that groups of this many consecutive ranks share a host
+#: environment variable (for tests): number of consecutive ranks that count as ranks of the same host
 RANKS_PER_HOST_VARIABLE = "MALLOB_PY_RANKS_PER_HOST"
 
 UNACKNOWLEDGED_MAX = 16
@@ -71,7 +71,7 @@ PIECE_BYTES = 64 << 10
 LINKED_RANKS_MAX = 1000
 #: tags of whole messages and last pieces, of pieces followed by another piece, and of a sender's last message
 _WHOLE, _MORE, _LAST = 0, 1, 2
-#: number of checks in a row without a message, in turns of the channels, after which the inbox is empty
+#: number of checks in a row (channels in turn) without a message after which the inbox counts as empty
 EMPTY_LOOKS = 3
 #: longest time between two checks for messages without a ring: a ring may be lost
 _LOOK_INTERVAL_S = 0.05
@@ -276,7 +276,7 @@ class Transport(Carrier):
         return self._lanes[Channel.CONTROL][dest].waiting_bytes
 
     def flush(self) -> float:
-        """Ring all ranks sent to since the last flush; return how long links need no further flush [s]."""
+        """Ring the ranks that got messages since the last flush; return how long links need no flush [s]."""
         for peer in self._owed:
             self.doorbell.ring(peer)
         self._owed.clear()
@@ -303,7 +303,7 @@ class Transport(Carrier):
     # --- receiving
 
     def may_have_news(self) -> bool:
-        """Return whether `receive` may have a message although no peer rang."""
+        """Return whether `receive` may have a message although no peer has rung the doorbell."""
         return (
             self._stopped_early
             or self.links.is_used
@@ -315,7 +315,7 @@ class Transport(Carrier):
 
     def receive(self, limit: int = 256) -> Iterator[Arrival]:
         """Yield the messages that have arrived, at most about `limit`; the caller may send meanwhile."""
-        self._stopped_early = True  # this stays if the caller breaks off the iteration
+        self._stopped_early = True  # stays True if the caller breaks off the iteration
         if self.links.is_used:
             yield from self._receive_by_links()
         self.progress()
@@ -452,7 +452,7 @@ class Transport(Carrier):
         return False
 
     def _meet_world(self, deadline_s: float) -> bool:
-        """Return whether all ranks of MPI's world have met; if ranks are lost, the others meet anyway."""
+        """Meet all ranks of MPI's world; return whether all were met. If ranks are lost, the others meet."""
         barrier: MPI.Request | None = None
         while time.monotonic() < deadline_s:
             for _dropped in self.receive():

@@ -1,4 +1,4 @@
-"""The jobs of a client: their files, their waiting, and their users' limits.
+"""The jobs of a client: job files, rules of waiting, and limits of users.
 
-Pure except for the records of crashes: no clock, no files, no threads.
+Only the records of crashes touch files; the other modules use no clock, no files and no threads.
 """

@@ -6,8 +6,8 @@ files, no clock.
 A revision belongs to its chain from its admission, unless it fails before it is run (its input cannot be
 read, or it has crashed the service too often): in that case it leaves the chain, with the revisions that wait
 for it, and the chain goes on from the former revision. A chain's *former* description holds the inputs of its
-first revisions; inputs of later ones (interrupted before they were read, or restored after a restart) are
-read with the next revision.
+first revisions; inputs of later revisions (interrupted before they were read, or restored after a restart)
+are read with the next revision.
 
 A chain ends when a job file declares it done, or `timeout_s` after its last news. The reason is kept as the
 answer to later revisions, for a bounded number of names.
@@ -122,7 +122,7 @@ class ChainBook:
         if (known := self._by_identity.get(file.precursor)) is None:
             why = self._ended.get(
                 file.precursor,
-                "no revision of this name is live here: not incremental, refused, or never seen",
+                "no live chain has a revision of this name: it was not incremental, refused, or never seen",
             )
             raise JobFileError("precursor", f"{file.precursor}: {why}", file.identity)
         chain, revision = known
@@ -133,7 +133,7 @@ class ChainBook:
             text = f"{file.precursor} is the precursor of {following} already; a chain does not branch"
             raise JobFileError("precursor", text, file.identity)
         if file.application != chain.application and not file.done:
-            text = f"the chain of {file.precursor} is of application {chain.application}"
+            text = f"the chain of {file.precursor} belongs to application {chain.application}"
             raise JobFileError("application", text, file.identity)
 
     def admit(self, job: int, file: JobFile, now: float) -> None:
@@ -245,7 +245,7 @@ class ChainBook:
         return expired
 
     def next_deadline(self) -> float:
-        """Return when `expired` must be called. Cheap unless chains have changed."""
+        """Return when `expired` must be called; this is cheap unless chains have changed."""
         while self._expiries:
             noted_s, first = self._expiries[0]
             chain = self._chains.get(first)

@@ -1,7 +1,7 @@
-"""Records of jobs at work, from which a crash's suspects are known after a restart.
+"""Records of the jobs at work, which tell after a restart which jobs may have caused a crash.
 
 `jobs.<i>/.running` holds a record per job that is being read or has workers: its internal id, the number of
-crashes in a row at which it was at work, and their weight. A rank that dies leaves the records. The service,
+crashes in a row at which it was at work, and their weight. The records outlast a lost rank. The service,
 restarted after a crash (not after a clean end, the death of all ranks or of a launcher, which no job causes),
 adds one crash to each record. A job is acquitted by a crash at which it was not at work, and by
 `ACQUITTED_AFTER_S` of work without a crash.
@@ -45,14 +45,14 @@ _NONE = _Blame()
 
 
 class RunningJobs:
-    """The records of one client. `crash`: how the former service ended; None: no job is to blame."""
+    """The records of one client. `crash`: how the former service ended; None: no job caused its end."""
 
     def __init__(self, client_dir: Path, crash: Crash | None, log: Callable[[str], None]) -> None:
         self._log = log
         #: job that was at work at crashes -> number of these crashes, and their weight
         self.blamed: dict[int, _Blame] = {}
         self._slot_of: dict[int, int] = {}
-        #: (time, job) when a blamed job began, in order
+        #: (time, job) for each job in `blamed` that began, in order of time
         self._began: deque[tuple[float, int]] = deque()
         self._free: list[int] = []
         self._slots = 0
@@ -60,8 +60,8 @@ class RunningJobs:
         path = client_dir / ".running"
         try:
             if os.path.lexists(path) and os.lstat(path).st_uid != os.geteuid():
-                os.unlink(path)  # another user's file could blame our jobs
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # new, of this user
+                os.unlink(path)  # another user's file could hold false records
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # ours, or new
             self._descriptor = os.open(path, flags, 0o666)
             if crash is not None:
                 left = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
@@ -88,7 +88,8 @@ class RunningJobs:
     def verdict(self, job: int) -> str:
         """Return the error text of the reply to a job that is not run again after crashes."""
         return (
-            f"ended the service {self.crashes(job)} times in a row (or was at work each time); not run again"
+            f"the service crashed {self.crashes(job)} times in a row while it worked on this job, perhaps"
+            " because of the job; it is not run again"
         )
 
     def is_suspect(self, job: int) -> bool:
@@ -96,7 +97,7 @@ class RunningJobs:
         return HOPELESS - max(_WEIGHT.values()) <= weight < HOPELESS
 
     def begin(self, job: int, now: float) -> None:
-        """Note that a job may be to blame for crashes from now on."""
+        """Note that a job may cause a crash from now on."""
         if self._descriptor < 0 or job in self._slot_of:
             return
         if self._free:
@@ -111,7 +112,7 @@ class RunningJobs:
         self._write(slot, _RECORD.pack(job, *blame))
 
     def rest(self, job: int) -> None:
-        """Do not blame a job for crashes until it begins again; former blame stays."""
+        """Count no crashes against a job until it begins again; former crashes still count."""
         slot = self._slot_of.pop(job, None)
         if slot is not None:
             self._free.append(slot)
@@ -136,7 +137,7 @@ class RunningJobs:
             self._descriptor = -1
 
     def hand_over(self) -> None:
-        """Blame no job for later crashes, since another rank goes on with the jobs."""
+        """Count later crashes against no job, since another rank goes on with the jobs."""
         for job in list(self._slot_of):
             self.rest(job)
         self.close()

@@ -54,7 +54,7 @@ class _Admitted:
 
 #: time after the service's start in which no suspect (a job that may have crashed the service) may begin
 QUIET_S = 10.0
-#: longest time for which a suspect runs without other suspects; a hanging rank is noticed within less
+#: longest time for which a suspect runs without other suspects; a hanging rank is noticed sooner
 TRIAL_S = 60.0
 
 
@@ -224,10 +224,10 @@ class Holds:
         self.deadline_s = min(self.deadline_s, self._suspects.next_deadline())
 
     def interrupt(self, identity: str, by_id: int) -> int:
-        """Note interruption `by_id` of a live job; return the job's id, for ending it.
+        """Note interruption `by_id` of a live job; return the id of this job, which must then be ended.
 
-        Raises JobFileError without an identity: the reply file of that name may hold the result of a job that
-        has just ended.
+        Raises a JobFileError that has no identity: the reply file of that name may hold the result of a job
+        that has just ended.
         """
         job_id = self._id_of.get(identity)
         if job_id is None:
@@ -287,7 +287,7 @@ class Holds:
         if identity in dependencies:
             return [identity, identity]
         if identity not in self._waiting_for:
-            return []  # mostly, no job waits for the new one, so no path leads back
+            return []  # mostly, no job waits for the new job, so no path leads back
         # The dependencies are sorted, so that a replay finds the same path.
         came_from = dict.fromkeys(sorted(dependencies), identity)
         frontier = list(came_from)

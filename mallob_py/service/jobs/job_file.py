@@ -270,7 +270,7 @@ class InputUse(enum.Enum):
 
 
 class JobFile(msgspec.Struct, frozen=True):
-    """A valid job. Limits and demand of 0 mean "none"."""
+    """A valid job. A limit of 0 means no limit, and a demand of 0 no bound on the demand."""
 
     user: str
     name: str
@@ -282,8 +282,8 @@ class JobFile(msgspec.Struct, frozen=True):
     dependencies: tuple[str, ...]
     #: dependencies whose result is needed
     after_ok: tuple[str, ...]
-    #: whether the job is a revision: of the chain of `precursor`, or the first of a new chain (""); `done`:
-    #: whether it only ends the chain
+    #: whether the job is a revision; `precursor`: the revision before it ("": it begins a chain); `done`:
+    #: whether the file only ends the chain
     incremental: bool
     precursor: str
     done: bool
@@ -302,7 +302,7 @@ class JobFile(msgspec.Struct, frozen=True):
 
 
 class Interruption(msgspec.Struct, frozen=True):
-    """A request to end a live job; if `is_quiet`, without a reply if there is no such job."""
+    """A request to end a live job. `is_quiet`: the request gets no reply if there is no such job."""
 
     user: str
     name: str

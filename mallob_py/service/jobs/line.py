@@ -3,11 +3,11 @@
 Pure: no clock, no files. Every epoch looks at all jobs at work (P 2.3), so thousands of jobs waiting for a PE
 would slow all others down. So waiting jobs stay here, for little memory each. Jobs begin best first, by the
 same *standing* that decides who gets a PE where there are more jobs than PEs (`protocol/balancing.py`). A
-job's standing never changes while it waits, and later jobs get lower ones, so no job is overtaken for ever.
+job's standing never changes while it waits, and later jobs get a lower one, so no job is overtaken for ever.
 
 - At most `window` jobs are at work, a few times the number of PEs: no further job could have a PE.
-- A job that would be among the best jobs at work, as many as there are PEs, begins at once, since it would
-  get a PE at once.
+- With n PEs, a job that would be among the n best jobs at work begins at once, since it would get a PE at
+  once.
 - With several users, a job counts with the priority that it would have at work (`users.py`), which falls with
   each job of its user at work: so a user with thousands of jobs does not hold up others. No further job
   begins of a user that has reached its limit.
@@ -19,10 +19,10 @@ job's standing never changes while it waits, and later jobs get lower ones, so n
   Jobs that were given up have a few places of their own, so new jobs never wait for them; the job that has
   had the fewest PE-seconds comes first. The lost work is a small part of what the PEs do (`_Loss`).
 - A *lasting* job, which cannot begin anew, is never given up: before it runs it must `claim` a resident's
-  place, if need be that of another job. If all residents are lasting, it has no place until one ends.
+  place, if need be another job's place. If all residents are lasting, it has no place until one ends.
 - A job of a user with less work than others becomes a resident before other users' jobs.
 
-Every operation takes O(log n), except for jobs that are given up: O(places and users).
+Every operation takes O(log n), but O(places + users) for jobs that are given up.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from mallob_py.service.jobs.live import LiveJob, LiveJobs, Seat
 
 _OUTDATED_MAX = 64
 _RESIDENTS_MAX = 1024
-#: bounds on the PEs' work lost by giving jobs up: a part of all work, and PE-seconds per PE at once
+#: bounds on the work that is lost by giving jobs up: a part of all work, and the PE-seconds per PE at once
 _LOST_PART, _LOST_AT_ONCE_S = 0.05, 0.5
-#: bound on losses that come from rounding, which would be due again and again
+#: tolerated rounding error of the PE-seconds that may be lost; without it, a deadline would return for ever
 _ROUNDING_S = 1e-9
 
 
 def residents_of(pes: int, per_pe: int | None = None) -> int:
     """Return the greatest number of jobs that keep their process between turns: all must fit into memory.
 
-    `per_pe`: `Config.residents`. A quarter is left for other uses, and because jobs are not spread evenly.
+    `per_pe`: `Config.residents`. A quarter is left for other uses, and for an uneven spread of the jobs.
     """
     kept = Config(residents=per_pe).residents_per_pe(pes) * pes
     return min(kept * 3 // 4, max(_RESIDENTS_MAX, 2 * pes))
@@ -85,21 +85,21 @@ class Queue:
         self.limit = limit
         #: heap of waiting jobs: (minus standing, job, record), best first; some of these jobs no longer wait
         self.waiting: list[tuple[float, int, LiveJob]] = []
-        #: heap of jobs that were given up and wait again: (PE-seconds had / priority, job, record)
+        #: heap of jobs that were given up and wait again: (PE-seconds so far / priority, job, record)
         self.again: list[tuple[float, int, LiveJob]] = []
-        #: heap as `waiting`, of jobs that cannot begin anew and wait for a place to keep between turns
+        #: heap like `waiting`, but of jobs that cannot begin anew and wait for a lasting place
         self.held: list[tuple[float, int, LiveJob]] = []
         #: number of jobs at work, and the sum of their priorities
         self.at_work = 0
         self.priorities = 0.0
-        #: greatest possible number of jobs in the heaps that no longer wait
+        #: upper bound on the number of jobs in the heaps that no longer wait
         self.gone = 0
-        #: number of changes after which this queue may have another place among all queues
+        #: number of changes that may have moved this queue among all queues
         self.version = 0
 
     @property
     def load(self) -> float:
-        """Return the sum of the priorities at work per weight, by which users are compared."""
+        """Return the sum of priorities of the user's jobs at work, divided by the user's weight."""
         return self.priorities / self.weight
 
     @property
@@ -107,7 +107,7 @@ class Queue:
         return self.at_work >= self.limit
 
     def merit(self, standing: float, priority: float, before: float) -> float:
-        """Return the merit of a job that begins; `before`: sum of its user's priorities at work so far."""
+        """Return a beginning job's merit; `before`: sum of the priorities of its user's jobs at work."""
         return standing + math.log2(self.weight / (before + priority))
 
     def begin(self, priority: float) -> None:
@@ -141,7 +141,7 @@ class Queue:
 
 
 class _Loss:
-    """Bounds the work lost by giving jobs up: a part of the PEs' work, and an amount at once."""
+    """Bounds the work lost by giving jobs up: to a part of the PEs' work, and to an amount at once."""
 
     def __init__(self) -> None:
         self._left_s, self._known_s = 0.0, -math.inf
@@ -161,7 +161,7 @@ class _Loss:
 
 
 class Line:
-    """The jobs of one client that wait for their turn, and those at work."""
+    """The jobs of one client that wait for their turn, and the jobs at work."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Line:
         window: int = 0,
         residents_per_pe: int | None = None,
     ) -> None:
-        """`window`: number of its places, raised to one per PE; 0: as many as `window_of` returns.
+        """`window`: number of places in the window, at least one per PE; 0: as `window_of` returns.
 
         `residents_per_pe`: as `Config.residents`.
         """
@@ -213,7 +213,7 @@ class Line:
         for queue in self._queues.values():
             queue.limit = self._shares.limit_of(queue.user)
             self._put_head(queue)
-        # Each new place that a job can keep between turns lets one waiting job into line.
+        # Each new lasting place lets one of the jobs that wait for such a place into the line.
         room = max(self._residents_max, pes) - len(self._residents)
         while room > 0 and self._release():
             room -= 1
@@ -238,7 +238,7 @@ class Line:
             self._put_head(queue)
 
     def _divide(self, queue: Queue) -> None:
-        """Count the work of the only user so far, since a second user has come."""
+        """Compute the merits of the first user's jobs at work, since a second user has come."""
         priorities = 0.0
         for job in self._at_work.values():
             job.merit = queue.merit(job.standing, job.terms.priority, priorities)
@@ -258,7 +258,7 @@ class Line:
         heapq.heappush(queue.again, (had_s / job.terms.priority, job.id, job))
 
     def next(self) -> LiveJob | None:
-        """Return the next job that begins now, which is then at work; None: no job may begin."""
+        """Begin the next job and return it; None: no job may begin."""
         while (head := self._best()) is not None:
             merit, queue = head
             if len(self._merits) >= self._window and merit <= self._merits[-self._pes]:
@@ -302,7 +302,7 @@ class Line:
             self._due[job] = None
 
     def claim(self, job: LiveJob) -> bool:
-        """Give a job that cannot begin anew a place to keep; return False if it must wait for a place."""
+        """Give a lasting place to a job that cannot begin anew; return False if it must wait for one."""
         if self._find_room(job, Seat.LASTING):
             return True
         queue = self._leave(job)
@@ -312,7 +312,7 @@ class Line:
         return False
 
     def lasting_before(self, job: LiveJob) -> int:
-        """Return the number of jobs that never give up their place, one of which must end first; 0: none."""
+        """Return the number of lasting jobs, one of which must end before this job; 0: it waits for none."""
         return self._lasting if job.state is JobState.PLACELESS else 0
 
     def _find_room(self, job: LiveJob, seat: Seat) -> bool:
@@ -329,7 +329,7 @@ class Line:
         return True
 
     def _release(self) -> bool:
-        """Put one job in line again that waits for a lasting place: of the user with the smallest load."""
+        """Put a job that waits for a lasting place in line again: one of the user with the least load."""
         queues = [queue for queue in self._queues.values() if queue.held]
         while queues:
             queue = min(queues, key=lambda one: (one.load, one.held[0][:2]))
@@ -344,7 +344,7 @@ class Line:
         return False
 
     def _resident_for(self, job: LiveJob, is_lasting: bool) -> LiveJob | None:
-        """Return the job that must make room for `job`: one of the user with the greatest load.
+        """Return the job that must make room for `job`: a job of the user with the greatest load.
 
         That load must exceed the load of `job`'s user, unless `job` cannot begin anew. Of several jobs, the
         newest is returned.
@@ -360,7 +360,7 @@ class Line:
         return None if worst is None else worst[1]
 
     def _reside_next(self) -> None:
-        """Have the job whose turn ended first keep its process between turns (a resident)."""
+        """Let the job whose turn ended first keep its process between turns (as a resident)."""
         job = next(iter(self._due))
         del self._due[job]
         self._reside(job, Seat.RESIDENT)
@@ -410,7 +410,7 @@ class Line:
             yield from (job for job in self._due if job.seat is not None and waits[job.seat])
 
     def _best_again(self) -> Queue | None:
-        """Return the queue whose first job has the next turn: that of the user with the smallest load."""
+        """Return the queue whose first job has the next turn; its user has the smallest load."""
         queues = [queue for queue in self._queues.values() if queue.again and not queue.is_full]
         return min(queues, key=lambda queue: (queue.load, queue.again[0][:2]), default=None)
 
@@ -433,7 +433,7 @@ class Line:
             self._is_divided = len(self._queues) > 1
 
     def _leave(self, job: LiveJob) -> Queue:
-        """Move a job from work to the line; return its queue. Another job takes a resident's place."""
+        """Move a job from work to the line; return its queue. A resident's place goes to another job."""
         queue = self._queues[job.user]
         del self._at_work[job.id]
         self._take_merit(job)
@@ -453,7 +453,7 @@ class Line:
         return iter(self._at_work)
 
     def first(self, count: int) -> list[int]:
-        """Return at most `count` waiting jobs: the best one and other good ones."""
+        """Return at most `count` waiting jobs: the best job and other good jobs."""
         queues = sorted(
             self._queues.values(), key=lambda queue: queue.waiting[0][:2] if queue.waiting else (0.0, 0)
         )
@@ -462,10 +462,10 @@ class Line:
         return list(itertools.islice(waiting, count))
 
     def check(self) -> None:
-        """Raise AssertionError if books and seats differ, a limit is exceeded, or a place stays empty."""
+        """Raise AssertionError if counts and seats differ, a limit is exceeded, or a place stays empty."""
         seats = Counter(job.seat for job in self._at_work.values())
         assert seats[Seat.WINDOW] + seats[Seat.DUE] == len(self._merits), (
-            "the window is not that of the seats"
+            "the merits in the window are not those of the jobs seated there"
         )
         assert seats[Seat.EXPRESS] + seats[Seat.EXPRESS_DUE] == self._express, "express places are lost"
         assert seats[Seat.RESIDENT] + seats[Seat.LASTING] == len(self._residents), "residents are lost"

@@ -1,6 +1,6 @@
 """The live jobs of a client: one record for each, from acceptance to reply.
 
-A hundred thousand jobs may wait, so records are small, and numbers of jobs are kept, not counted anew. A
+A hundred thousand jobs may wait, so records are small, and counts of jobs are kept, not computed anew. A
 record's `state` is the job's place in its life (`protocol/job_life.py`), its `seat` the place in line or at
 work (`line.py`).
 """
@@ -25,7 +25,7 @@ class Seat(Enum):
     LINE = "in line"
     #: the job is at work in a place of the window
     WINDOW = "window"
-    #: the job is at work after its turn, in a place of the window: given up when another job waits
+    #: the job has had its turn, and is at work in a place of the window until another job waits
     DUE = "due"
     #: the job is at work without a place, since its input stalls
     ASIDE = "aside"
@@ -40,7 +40,7 @@ class Seat(Enum):
 class LiveJob:
     """A live job, as the service knows it. Times in seconds on the rank's clock.
 
-    `file` is None if the job file must be read again; fields that are needed before are kept beside it.
+    `file` is None if the job file must be read again; fields needed meanwhile are attributes here.
     """
 
     __slots__ = (
@@ -97,7 +97,7 @@ class LiveJob:
         #: work before the job was last given up, and the PE-seconds of its last turn
         self.spent: Spent | None = None
         self.last_turn_s = 0.0
-        #: description of a job whose input was read and that waits for a place to keep between turns
+        #: the job's description, while the job waits for a lasting place after its input was read
         self.description: Description | None = None
         self.reading_s = 0.0
         self.parsing_s = 0.0
@@ -150,7 +150,7 @@ class LiveJobs(dict[int, LiveJob]):
             self.groups.setdefault((live.user, live.group), LiveGroup(live.accepted_s)).jobs += 1
 
     def happens(self, live: LiveJob, what: Happening) -> None:
-        """Move a job to its next state, by the table of job lives."""
+        """Move a job to its next state, by the table in `protocol/job_life.py`."""
         self.states[live.state] -= 1
         live.state = follow(live.id, live.state, what)
         self.states[live.state] += 1

@@ -61,7 +61,7 @@ class JobStatistics(msgspec.Struct, frozen=True):
     max_volume: int = 0
     peak_memory_bytes: int = 0
     used_cpu_s: float = 0.0
-    #: time in which the job had a PE, which a time limit bounds
+    #: time for which the job had a PE; the time limit bounds it
     used_turns_s: float = 0.0
 
 
@@ -90,7 +90,7 @@ class Ending(msgspec.Struct, frozen=True):
     fields: bytes = b"{}"
     solution: bytes = b""
     form: SolutionForm = SolutionForm.INTEGERS
-    #: the application's name of the result
+    #: the application's name for the result
     name: str = "UNKNOWN"
     #: the best offer of workers if the job was ended early, else None
     interim: Interim | None = None
@@ -111,7 +111,7 @@ def ending_of(ended: JobEnded) -> Ending:
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The bytes of a reply and, for a large solution, of the file beside it."""
+    """The bytes of a reply and, for a large solution, of the file of the solution."""
 
     body: bytes
     solution_path: str | None = None
@@ -148,8 +148,8 @@ def result_reply(
 ) -> Reply:
     """Return the reply to a job that ended with a result, by a limit or by interruption.
 
-    `internal_id`: of a revision, that of the chain's first one. `solution_path` "": no file can be written,
-    not even for the IPASIR bridge. `result_files`: configuration key -> path of the written file.
+    `internal_id`: for a revision, the id of its chain's first revision. `solution_path` "": no file can be
+    written, not even for the IPASIR bridge. `result_files`: configuration key -> path of the written file.
     """
     result: dict[str, Any] = {
         "resultcode": ending.code,

@@ -10,7 +10,7 @@ The file of `serve --users`:
     [users.alice]      # missing keys are as in [default]
     weight = 2.0
 
-A missing key is no limit; without the file all users have the same weight and no limits.
+A missing key sets no limit; without the file all users have the same weight and no limits.
 
 *Limits*: each client may use an equal part of `active-jobs`, at least one job, and its line (`line.py`)
 begins no more jobs of a user. If the limit is below the number of clients, the sum over clients may exceed
@@ -112,7 +112,7 @@ class Work(NamedTuple):
 
 
 class Account(NamedTuple):
-    """The account of a user: jobs at work, the sum of their priorities, and the bounds (None: none)."""
+    """The account of a user: jobs at work, the sum of their priorities, and the bounds (None: no bound)."""
 
     at_work: int
     at_work_max: int | None
@@ -165,7 +165,7 @@ class UserBook:
         self._work_has_changed = False
         #: whether `changes` or `work_message` may return something
         self.has_news = False
-        #: whether there has been a second user since the last time without any work
+        #: whether a second user has come since the last time when no job was at work
         self._divides = False
 
     def follow(self, pes: int, moved: Collection[int]) -> None:
@@ -247,13 +247,13 @@ class UserBook:
         return terms
 
     def _priority(self, user: _User, job: LiveJob, total: float) -> float:
-        """Return a job's priority at work; `total`: the sum over its user's jobs at work."""
+        """Return a job's priority at work; `total`: the sum of priorities of its user's jobs."""
         if not self._divides:
             return job.terms.priority
         return user.rule.weight * job.terms.priority / total
 
     def changes(self) -> dict[int, Terms]:
-        """Return job -> terms for the jobs whose terms differ from those last told."""
+        """Return job -> terms for the jobs whose terms differ from the terms last returned."""
         changes: dict[int, Terms] = {}
         for name in sorted(self._untold & self._users.keys()):  # sorted, so that a replay has the same order
             user, elsewhere = self._users[name], self._work_elsewhere(name)

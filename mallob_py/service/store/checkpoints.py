@@ -53,7 +53,7 @@ class Checkpoints:
         self._is_failing = False
 
     def recover(self, live: Collection[int]) -> None:
-        """List the checkpoints of a former service, and remove those of jobs that have ended."""
+        """List the checkpoints of a former service, and remove the checkpoints of jobs that have ended."""
         try:
             with own_folder.opened(self._dir) as folder:
                 there = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]
@@ -71,7 +71,7 @@ class Checkpoints:
             self._log(f"cannot look for checkpoints in {self._dir}: {error.strerror}; jobs begin anew")
 
     def save(self, internal_id: int, data: bytes) -> None:
-        """Keep a checkpoint; on a slow disk some are passed over, since newer ones follow."""
+        """Keep a checkpoint; on a slow disk some are passed over, since newer checkpoints follow."""
         began_s = self._clock()
         if began_s < self._next_s.get(internal_id, 0.0):
             self._passed_over[internal_id] = data
@@ -118,7 +118,7 @@ class Checkpoints:
                 os.unlink(str(internal_id), dir_fd=folder)
 
     def close(self) -> None:
-        """Write the checkpoints that were passed over, since no newer ones follow."""
+        """Write the checkpoints that were passed over, since no newer checkpoints follow."""
         self._next_s.clear()
         for internal_id, data in list(self._passed_over.items()):
             self.save(internal_id, data)

@@ -125,7 +125,7 @@ class JobDirectory:
             self._replies.add(entry, refusal_reply(why, entry.target, entry.internal_id))
         #: whether the last `take` asked for files
         self._has_room = True
-        #: time when `take` must be called; it must be called earlier once the caller has room again
+        #: time when `take` must be called; it must be called earlier once there is room for files again
         self.deadline_s = -math.inf
 
     def revisions(self) -> Iterator[tuple[int, Incoming]]:
@@ -179,7 +179,7 @@ class JobDirectory:
         return taken
 
     def read_again(self, internal_id: int) -> Incoming:
-        """Read a file again that `take` has returned, and that has no reply yet."""
+        """Read again a file that `take` has returned and that has no reply yet."""
         return self._read(self._journal.claimed(internal_id))
 
     def reply(
@@ -212,7 +212,7 @@ class JobDirectory:
         self._checkpoints.save(internal_id, checkpoint)
 
     def saved(self, internal_id: int) -> bytes | None:
-        """Return the last checkpoint of a job that this service or a former one has kept."""
+        """Return the last checkpoint of a job that this service or a former service has kept."""
         return self._checkpoints.load(internal_id) if internal_id in self._checkpoints.jobs else None
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:

@@ -105,7 +105,7 @@ class Decided(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """The identity after which the reply is named; no job's if it is named after a refused file."""
+        """The identity after which the reply is named; no job's identity if a refused file gave the name."""
         return self.target.removesuffix(_REPLY_SUFFIX)
 
     @property

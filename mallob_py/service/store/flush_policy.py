@@ -33,7 +33,7 @@ class FlushPolicy(Protocol):
 
 
 class Buffered:
-    """Leaves flushing to the kernel."""
+    """The policy that leaves flushing to the kernel."""
 
     is_slow = False
 
@@ -42,7 +42,7 @@ class Buffered:
 
 
 class Durable:
-    """Waits for the disk."""
+    """The policy that flushes files and waits for the disk."""
 
     is_slow = True
 

@@ -88,7 +88,7 @@ class InotifyWatch:
             raise
 
     def watch(self, directory: Path) -> None:
-        """Watch this folder from now on, which may have been made anew. Raises OSError."""
+        """From now on, watch this folder, which may have been made anew. Raises OSError."""
         self._inotify.add_watch(directory, flags.CLOSE_WRITE | flags.MOVED_TO | flags.ONLYDIR)
 
     def fileno(self) -> int:
@@ -184,7 +184,7 @@ class InFolder:
         self.put_off_names: set[str] = set()
         #: name of an empty file -> time when the file counts as complete
         self._rests: dict[str, float] = {}
-        #: heap of (time, name): files to be examined again; some are gone meanwhile
+        #: heap of (time, name): files to be examined again; some of them may be removed meanwhile
         self._again: list[tuple[float, str]] = []
         self._next_scan = -math.inf
         self._listing: Iterator[os.DirEntry[str]] | None = None
@@ -243,12 +243,12 @@ class InFolder:
         return names
 
     def forget(self, name: str) -> None:
-        """Forget a file that was put off and has gone."""
+        """Forget a file that was put off and is no longer there."""
         self.put_off_names.discard(name)
         self._rests.pop(name, None)
 
     def put_off(self, name: str, now: float) -> bool:
-        """Have `next_names` return a file later that cannot be claimed now; return False if it did before."""
+        """Have `next_names` return an unclaimable file again later; return False if it was put off before."""
         is_new = name not in self.put_off_names
         self.put_off_names.add(name)
         self._complete.add(name)

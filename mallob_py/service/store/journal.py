@@ -1,9 +1,9 @@
-"""The journal of one client: every job file gets exactly one reply, at any time of death.
+"""The journal of one client: every job file gets exactly one reply, whenever processes are killed.
 
 A file's way is a chain of atomic renames within `jobs.<i>/`, with each state visible in a name:
 
-    in/<file>                              the client's
-    journal/<id>.job.<file>                ours: claimed, without a reply
+    in/<file>                              the file is the client's
+    journal/<id>.job.<file>                the file is ours: claimed, without a reply
     journal/<id>.reply.<target>            the reply is decided ("error" instead of "reply": a refusal)
     out/<target>                           the reply is published
 
@@ -20,13 +20,13 @@ and void. All methods may raise OSError, and may then be called again: each step
 
 The journal survives the death of processes (kill -9) and, on a `Durable` disk, the loss of power: before a
 file loses its name, its successor is flushed, and so is the folder with the successor's name. On a `Buffered`
-disk a loss of power may leave empty or cut files. All files are JSON, so damage shows; damaged ones are moved
-to `refused/`.
+disk a loss of power may leave empty or cut files. All files are JSON, so damage shows; damaged files are
+moved to `refused/`.
 
 Two more files lie beside the journal: the identities of ended jobs (`.finished`), since dependencies must
 survive a restart, and an upper bound of all ids given out (`.last_id`). Client i of k gives out the ids
-counter * k + i + 1. After a restart, ids begin above those in every client's `.last_id` and journal, so the
-number of clients may change.
+counter * k + i + 1. After a restart, new ids are above all ids in every client's `.last_id` and journal, so
+the number of clients may change.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ KEEP_MAX = 100_000
 #: name of the log of ended jobs in a client's folder
 FINISHED = ".finished"
 _FINISHED_BYTES_MAX = 1 << 26
-#: names that a former service may have been writing
+#: names of files that a former service may have been writing
 _UNFINISHED = re.compile("~[0-9]{1,19}")
 
 
@@ -180,7 +180,7 @@ class Journal:
         self._flush((client_dir, client_dir.parent, client_dir.parent.parent))
 
     def is_whole(self) -> bool:
-        """Tell whether all folders are there without which no job is taken and answered."""
+        """Tell whether all folders exist that are needed to take and answer jobs."""
         return all(map(os.path.isdir, (self._in, self._own, self._out)))
 
     def _flush(self, paths: Iterable[str | Path]) -> None:
@@ -414,7 +414,8 @@ class Journal:
 
 
 RETRY_DELAY_MIN_S, RETRY_DELAY_MAX_S = 1.0, 30.0
-#: period of trying one reply early; shortest time between two tries of all replies after one was written
+#: period of trying one reply before it is due; shortest time between two tries of all replies, which follow
+#: when a reply could be written
 _PROBE_S, _HASTEN_S = 2.0, 1.0
 
 
@@ -500,14 +501,14 @@ class Replies:
         self.deadline_s = min(due_s, self._pipes.deadline_s)
 
     def _hasten(self) -> None:
-        """Try all replies soon, since one could be written."""
+        """Try all replies soon, since one has been written."""
         now = self._clock()
         if self._due and now >= self._next_hasten_s:
             self._next_hasten_s = now + _HASTEN_S
             self._due = sorted((min(due_s, now), internal_id) for due_s, internal_id in self._due)
 
     def close(self) -> None:
-        """Try all replies a last time; the next service publishes the decided ones."""
+        """Try all replies a last time; the next service publishes the decided replies."""
         self._due.clear()
         self._finish(list(self._unpublished.values()))
         self._pipes.close()
@@ -603,7 +604,7 @@ def write_file(path: str | Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def opened_to_read(path: str, flags: int = 0) -> Iterator[int]:
-    """Context manager of a descriptor of a file. Raises OSError."""
+    """Open a file for reading; yield its descriptor. Raises OSError."""
     # The file is opened non-blocking, since a pipe may have replaced it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     try:
@@ -650,7 +651,7 @@ def is_json(data: bytes) -> bool:
 
 
 def is_whole(path: str) -> bool:
-    """Tell whether a file is undamaged JSON; true also if this cannot be examined."""
+    """Tell whether a file is undamaged JSON; also true if the file cannot be examined."""
     try:
         status = os.stat(path)
         is_small = stat.S_ISREG(status.st_mode) and status.st_size <= _LOOKED_INTO_BYTES_MAX
@@ -693,7 +694,7 @@ class InternalIds:
         self._reserved = last
 
     def peek(self) -> int:
-        """Return the next id, after reserving it and further ids on file."""
+        """Return the next id; before that, reserve it and further ids in the file `.last_id`."""
         if self._next > self._reserved:
             self._reserve(self._next + (RESERVED_IDS - 1) * self._step)
         return self._next

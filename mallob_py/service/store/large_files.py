@@ -29,7 +29,7 @@ from mallob_py.service.store.journal import contents
 #: smallest size of a large file: asking for the parsing of a smaller file takes as long as parsing it
 LARGE_BYTES = 1 << 16
 _TRIES = 3
-#: delay before a process is tried again after a lack of descriptors or memory
+#: delay before the start of a process is tried again after a lack of descriptors or memory
 _AGAIN_S = 1.0
 
 
@@ -42,7 +42,7 @@ class Parsed(NamedTuple):
 
 
 class LargeFiles:
-    """The large files of one client. `fileno` is readable when `take` returns some."""
+    """The large files of one client. `fileno` is readable when `take` returns files."""
 
     def __init__(self, applications: Mapping[str, InputUse]) -> None:
         self._applications = json.dumps({name: use.value for name, use in applications.items()})

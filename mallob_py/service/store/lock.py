@@ -1,4 +1,4 @@
-"""The lock of a client folder: one service per folder, released when its holder dies.
+"""The lock of a client folder: one service per folder, released when its holder ends.
 
 The lock is flock on `jobs.<i>/.lock`, whose text names the holder. On NFS, flock works across hosts since
 Linux 2.6.12 unless mounted with `nolock` or `local_lock`; on a file system without locks, the service goes on
@@ -76,7 +76,7 @@ class DirectoryLock:
         hidden = self._path.with_name(f"~lock.{os.urandom(8).hex()}")
         descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            with contextlib.suppress(OSError):  # the file system has no locks, which was reported
+            with contextlib.suppress(OSError):  # the file system has no locks; this was reported
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.pwrite(descriptor, _own_text(), 0)
             os.rename(hidden, self._path)
@@ -97,7 +97,7 @@ class DirectoryLock:
         except FileNotFoundError:
             return True
         except OSError:
-            return False  # it is not known
+            return False  # this cannot be found out now
         return not os.path.samestat(there, os.fstat(self._descriptor))
 
     def close(self) -> None:

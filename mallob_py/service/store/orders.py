@@ -34,7 +34,7 @@ _RANKS = "mallob-py.ranks"
 _ORDER, _ANSWER = ".json", ".answer"
 #: names of orders; other names are not ours
 _ORDER_NAME = re.compile(rf"[0-9a-f]{{32}}\{_ORDER}")
-#: names that a former service may have left; no one else uses them
+#: names of files that a former service may have left; no one else uses these names
 _NAMES = re.compile(rf"~?([0-9a-f]{{32}}({_ORDER}|{_ANSWER})|{_RANKS})".replace(".", r"\."))
 #: polling period without inotify
 _POLL_S = 0.2
@@ -69,7 +69,7 @@ class Drain(msgspec.Struct, frozen=True, tag="drain", forbid_unknown_fields=True
 
 
 class Departure(msgspec.Struct, frozen=True, tag="departure", forbid_unknown_fields=True):
-    """The ranks that leave. `ordered`: time of the order, by the service's clock; `before`: ranks then.
+    """The ranks that leave. `ordered`: time of the order, by the service's clock; `before`: number of ranks.
 
     `stays`: a rank that was to leave, but stays since all others were lost.
     """
@@ -147,7 +147,7 @@ class OrderFolder:
             self._watch.news()
 
     def oldest(self, but: Collection[str] = ()) -> str | None:
-        """Return the name of the oldest order, except those in `but`."""
+        """Return the name of the oldest order that is not in `but`."""
         self.hear()
         found = []
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
@@ -188,7 +188,7 @@ class OrderFolder:
                 os.close(file)
 
     def answer(self, name: str, answer: Answer) -> bool:
-        """Write the answer and remove the order, if it is a file; return whether it is gone. Raises OSError.
+        """Write the answer and remove the order if it is a file; return whether none is left. Raises OSError.
 
         An order that was withdrawn gets no answer.
         """

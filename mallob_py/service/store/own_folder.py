@@ -25,7 +25,7 @@ WANTING = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 @contextlib.contextmanager
 def opened(path: str | Path, within: int | None = None) -> Iterator[int]:
-    """Context manager of a folder's descriptor. Raises OSError, also if the path is a link.
+    """Open a folder; yield its descriptor. Raises OSError, also if the path is a link.
 
     `within`: descriptor of the folder from which a relative `path` starts.
     """

@@ -91,7 +91,7 @@ class ReplyPipes:
         self.deadline_s = min((pipe.due_s for pipe in self._pipes), default=math.inf)
 
     def close(self) -> None:
-        """Close all pipes, which ends their readers."""
+        """Close all pipes, so that their readers meet the end."""
         self.feed_due()
         for pipe in self._pipes:
             pipe.close()

@@ -182,7 +182,7 @@ _UNWRITTEN_BYTES_MAX = 4 << 20
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One line of a log, as read back."""
+    """One line of a log that was read."""
 
     t: float
     rank: int
@@ -215,7 +215,7 @@ class EventLog:
         self._busy: set[int] = set()
 
     def write(self, now: float, event: str, fields: Mapping[str, Any], pe: int | None = None) -> None:
-        """Log an event at `now` and `pe`; None: the rank as a whole, logged as its first PE."""
+        """Log an event at time `now` of PE `pe`; None: of the rank as a whole, logged as its first PE."""
         if self._files is None:
             return
         self.taken.append((now, event, fields, self._first_pe if pe is None else pe))
@@ -268,7 +268,7 @@ class EventLog:
             self._descriptor = -1
 
     def _turn_over(self, files: LogFiles) -> None:
-        """Begin the next part, with the events that are written now."""
+        """Begin the next part; the events that are being written go there."""
         self._close_part()
         files.turn_over(self._part_bytes)
         self._part_bytes = 0

@@ -1,8 +1,8 @@
 """Groups: the jobs of a user with the same group name, seen from outside, and their results.
 
 A group is only the field `group` of job files. Ended jobs are taken from the history, live jobs from their
-files, or from the status, which is at most a second old. A group exists as long as one of its jobs is found
-there. All clients of a service are read. Two users' groups of the same name are different groups.
+files, or from the status, which is at most a second old. A group exists as long as one of these has a job of
+the group. All clients of a service are read. Two users' groups of the same name are different groups.
 
 The *time* of a job is its time with a PE, which `time-limit` bounds. As in solver competitions, PAR-2 is a
 mean over all jobs: a solved job counts its time, an unsolved job twice the cutoff.
@@ -31,7 +31,7 @@ from mallob_py.service.telemetry.status import EndedJob, GroupStatus, ServiceSta
 
 #: a user, and the name of a group of that user
 GroupKey: TypeAlias = tuple[str, str]
-#: (number of a client, name of a job at this client); the job's user is the user of the group
+#: job of a known group, whose user is the job's user: (number of the job's client, name of the job)
 JobKey: TypeAlias = tuple[int, str]
 
 #: shortest pause between two reads of all groups; pause as a multiple of the time that a read takes
@@ -171,7 +171,7 @@ class GroupWatch:
         self._clients: dict[int, PendingJobs] = {}
 
     def live(self) -> dict[GroupKey, set[JobKey]]:
-        """Return group -> its jobs without a reply. Costs two listings per client, and a read per new job."""
+        """Return group -> its jobs without a reply. Lists two folders per client, and reads each new job."""
         found: dict[GroupKey, set[JobKey]] = {}
         for folder in self._api_dir.glob("jobs.*"):
             if (number := folder.suffix[1:]).isdecimal():
@@ -265,7 +265,7 @@ def cutoff_of(jobs: Iterable[EndedJob]) -> float | None:
 
 
 def par2(jobs: Sequence[EndedJob], cutoff_s: float | None) -> float | None:
-    """Return the PAR-2 of the jobs; None: there is no job, or no cutoff for unsolved ones."""
+    """Return the PAR-2 of the jobs; None: there is no job, or no cutoff for unsolved jobs."""
     solved = [time_of(job) for job in jobs if is_solved_within(job, cutoff_s)]
     others = len(jobs) - len(solved)
     if not jobs or (others and cutoff_s is None):
@@ -291,7 +291,10 @@ class _Reply(msgspec.Struct):
 
 
 class ResultRow(msgspec.Struct, frozen=True):
-    """One job of a group: its ending and fields of its reply. `settings`: only settings that differ."""
+    """One job of a group: its ending and fields of its reply.
+
+    `settings`: only the settings in which the jobs of the group differ.
+    """
 
     job: EndedJob
     input: str
@@ -331,7 +334,7 @@ def rows_of(api_dir: Path, group: Group, cutoff_s: float | None) -> list[ResultR
 
 
 def _reply_to(api_dir: Path, job: EndedJob) -> _Reply | None:
-    """Return the reply to a job; an empty one if it was removed; None: a later job of this name has one."""
+    """Return the reply to a job; an empty reply if it was removed; None: another job's reply is there."""
     path = api_dir / f"jobs.{job.client}" / "out" / reply_name(identity_of(job.user, job.name))
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         reply = msgspec.json.decode(contents(str(path)), type=_Reply)

@@ -116,9 +116,9 @@ def _lines_of(path: Path, bytes_max: int) -> Iterator[EndedJob]:
 
 
 def old_lines(path: Path, before_s: float) -> Iterator[tuple[EndedJob | None, int]]:
-    """Yield (job, end of its line [bytes]) for each job that ended before a time, up to the first later job.
+    """Yield (job, position in bytes after its line) for the jobs of a file that ended before a time.
 
-    The job None stands for an unreadable line. Raises OSError.
+    Stops at the first job that ended later. The job None stands for an unreadable line. Raises OSError.
     """
     decoder = msgspec.json.Decoder(EndedJob)
     with contextlib.suppress(FileNotFoundError), open(own_folder.open_file(path, os.O_RDONLY), "rb") as file:

@@ -55,7 +55,7 @@ def fair_shares(priorities: Sequence[float], demands: Sequence[int], pes: int) -
 
 
 def shares_by_job(status: ServiceStatus) -> dict[int, float]:
-    """Return id -> fair share of the listed jobs in the balancing; jobs that take turns report theirs."""
+    """Return id -> fair share of the listed jobs in the balancing; of jobs with turns, as reported."""
     jobs = [job for job in status.jobs if job.demand and job.balanced_priority > 0]
     shares = fair_shares([job.balanced_priority for job in jobs], [job.demand for job in jobs], status.pes)
     return {job.id: job.share or share for job, share in zip(jobs, shares, strict=True)}
@@ -82,7 +82,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("pes", "PEs by state.", lambda it: {"busy": it.busy, "idle": max(0, it.pes - it.busy)}, "state"),
     Measure(
         "loop_turns_per_second",
-        "Turns per second of the busiest loop of the host's ranks, in one digit; 0 below 20.",
+        "Turns per second of the host's busiest event loop, to one significant digit; 0 if below 20.",
         lambda it: {host.name: host.turns for host in it.hosts},
         "host",
     ),

@@ -13,10 +13,10 @@ Latencies and the worker creation ratio, also of simulated runs, are defined onl
 (right). A root counts only in `scheduled`, although it is adopted, too: its wait for the balancing and its
 description would blur the cost of growing.
 
-The worker creation ratio of a job (WCR, P 5.3 and Table 2): its created workers, the root included, over its
-largest volume. A worker that is suspended, not found again and created elsewhere counts twice; a resumed
-worker counts once. The ratio covers ended jobs that had a volume: before its end, a job's largest volume is
-not known. Workers that PEs adopt before they hear of the job's end do not count.
+The worker creation ratio of a job (WCR, P 5.3 and Table 2): its created workers, the root included, divided
+by its largest volume. A worker that is suspended, not found again and created elsewhere counts twice; a
+resumed worker counts once. The ratio covers ended jobs that had a volume: before its end, a job's largest
+volume is not known. Workers that PEs adopt before they hear of the job's end do not count.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LATENCIES: dict[str, str] = {
     LogEvent.STARTED: "a worker's process runs",
 }
 #: text below tables with a creation ratio
-CREATION_RATIO_MEANS = "creation ratio: created workers of a job over its largest volume, for jobs that ended"
+CREATION_RATIO_MEANS = "creation ratio of an ended job: its created workers divided by its largest volume"
 
 
 class LatencyRow(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class LatencyRow(msgspec.Struct, frozen=True):
 
 
 class CreationRatio(msgspec.Struct, frozen=True):
-    """Statistics of jobs' creation ratios; `total`: all created workers over the sum of largest volumes."""
+    """Statistics of jobs' creation ratios; `total`: all created workers / the sum of largest volumes."""
 
     median: float | None
     max: float | None
@@ -306,7 +306,7 @@ def busy_spans(events: Iterable[Event], end_s: float) -> list[tuple[float, float
 
 
 def utilisation(events: Sequence[Event], pes: int, begin_s: float, end_s: float) -> Utilisation:
-    """Return busy PEs over all PEs, from the first event to the last."""
+    """Return the share of PEs that are busy, from the first event to the last."""
     width_s = (end_s - begin_s) / UTILISATION_BINS
     if pes < 1 or width_s <= 0:
         return Utilisation(None)

@@ -48,7 +48,7 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Replies by outcome and times by name, from the start of the service on."""
+    """Numbers of replies by outcome, and histograms of times by name, since the start of the service."""
 
     replies: Mapping[str, int] = {}
     times: Mapping[str, Histogram] = {}
@@ -58,7 +58,7 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class Counters:
-    """The counters of one client: its replies, their durations, and the use of ended jobs."""
+    """The counters of one client: its replies, their durations, and the PE and CPU seconds of ended jobs."""
 
     def __init__(self) -> None:
         self._replies: Counter[str] = Counter()
@@ -107,7 +107,7 @@ def sum_of(all_totals: Iterable[Totals]) -> Totals:
 
 STATUS_FILE_NAME = "status.json"
 STALE_AFTER_S = 5.0
-#: file below the api folder; its modification time is that of the last call of `look`
+#: file below the api folder; its modification time is the time of the last call of `look`
 _LOOK_PATH = "web/looking"
 _LOOK_LASTS_S = 5.0
 
@@ -137,7 +137,7 @@ class JobStatus(JobTerms, frozen=True):
     """One live job, with the terms that its file asks for.
 
     `volume`: its number of workers. `client`: the client that took it in. `balanced_priority`: its priority
-    in the balancing, as its user's share allows; 0 before. Limits and bounds of 0: none.
+    in the balancing, as its user's share allows; 0 before. A limit or bound of 0 means none.
     """
 
     id: int
@@ -183,7 +183,7 @@ class JobStatus(JobTerms, frozen=True):
     back_in_s: float = 0.0
     #: for a job that was given up: shortest time with a PE once the job begins again
     next_turn_s: float = 0.0
-    #: for a job that could not restart if suspended: number of such jobs at work; one must end first
+    #: for a waiting job that cannot begin anew: number of such jobs at work, one of which must end first
     lasting_before: int = 0
     #: the job's standing: a waiting job of larger standing gets a PE first
     standing: float = 0.0
@@ -268,7 +268,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
 
 
 class HostStatus(msgspec.Struct, frozen=True):
-    """A host of the service: `busy` of the `pes` of its ranks run a worker.
+    """A host of the service: `busy` of the `pes` PEs of its ranks run a worker.
 
     `turns`: turns per second of the busiest loop among its ranks; 0 if all loops rest. `uses`: the use of
     each rank, in the order of `ranks`.
@@ -291,7 +291,7 @@ class ClientProcess(msgspec.Struct, frozen=True):
 
 
 class ServiceStatus(msgspec.Struct, frozen=True):
-    """The service at `time` (seconds since 1970): `busy` of its `pes` run a worker.
+    """The service at `time` (seconds since 1970): `busy` of its `pes` PEs run a worker.
 
     `jobs`: all running and some waiting jobs; `states` and `users` count all jobs.
     """
@@ -439,7 +439,7 @@ class StatusWatch:
         self._changed_s: float | None = None
 
     def read(self) -> ServiceStatus | None:
-        """Return the last status; its time is that of the last change seen here, if there was one."""
+        """Return the last status; its time is when a change was last seen here, if any was seen."""
         status, now = read_status(self._api_dir), time.monotonic()
         if status is None:
             return None

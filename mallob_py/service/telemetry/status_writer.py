@@ -140,7 +140,7 @@ class StatusWriter:
         self.deadline_s = min(self._next_write_s, self._next_roll_s)
 
     def _write_for_onlookers(self, now: float) -> None:
-        """Write the status; if there are onlookers, ask the ranks before the next one."""
+        """Write the status; if there are onlookers, ask the ranks before the next status."""
         try:
             self.write(now)
         except OSError as error:
@@ -328,7 +328,7 @@ class StatusWriter:
         )
 
     def _with_former_account(self, status: JobStatus, now: float) -> JobStatus:
-        """Add the former use of a job that was given up."""
+        """Add the times and the memory that a job has used before it was given up."""
         live = self._jobs[status.id]
         if (spent := live.spent) is None:
             return status

@@ -30,7 +30,7 @@ def order():
     return connection
 
 """
-#: program -> what it does with the order to shrink, and what the scheduler prints about it
+#: a program's name -> what the program does with the order to shrink, and what the scheduler prints about it
 PROGRAMS = {
     "hangs": ("held = order()", "no answer"),
     "nonsense": ("order().sendall(b'yes, yes\\n')", "released 'yes, yes'"),

@@ -22,7 +22,7 @@ _HIDES = "(env -i setsid sh -c 'sleep 605 & echo $! > .left; mv .left left; slee
 
 @pytest.fixture
 def outer(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield the process of a guard whose job runs, as a keeper starts it by the remote shell."""
+    """Yield the process of a guard, started as by a keeper's remote shell; the guard's job runs."""
     command = [sys.executable, "-m", "mallob_py.batch.live.guard"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, stderr=subprocess.PIPE)
     assert process.stdin is not None

@@ -22,8 +22,8 @@ SCRIPT = "#!/bin/sh\n#REQUIRED_TIME 1000\n#NODES 1\n"
 
 
 def refusal(waiting: int, script: str) -> str:
-    """Return the refusal of a script by a scheduler with this number of waiting jobs, which cannot save a
-    job.
+    """Return why a scheduler with `waiting` waiting jobs, whose folder can save no further job, refuses a
+    script.
     """
     one: Any = object.__new__(_Server)
     one._scheduler = type("Waiting", (), {"waiting": range(waiting)})

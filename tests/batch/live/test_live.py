@@ -133,7 +133,7 @@ class Scheduler:
         return answer
 
     def ended(self, job: int) -> JobLine:
-        """Wait for that."""
+        """Wait until a job has ended; return its line in the list of ended jobs."""
         return poll_until(
             lambda: next((one for one in self.queue().ended if one.job == job), None), self.story
         )

@@ -1,4 +1,4 @@
-"""Workloads over real processes, and the experiment that compares them with the simulator."""
+"""Workloads replayed by real processes, and the experiment that compares them with the simulator."""
 
 import itertools
 import json

@@ -123,7 +123,7 @@ def test_a_job_that_has_told_its_work_is_malleable_within_that_bound(policy: Scr
     assert effects_of(scheduler, 1.5) == []
     scheduler.submit(job(3, SLOTS))
     policy.next = [Resize(1, 5)]
-    with pytest.raises(PolicyError, match="job 1 is to run on 5 nodes; it runs on 1 to 4"):
+    with pytest.raises(PolicyError, match="job 1 is to run on 5 nodes; it can run on 1 to 4"):
         scheduler.decide(2.0)
     policy.next = [Resize(1, 3)]
     assert effects_of(scheduler, 3.0) == [OrderGrow(1, (2,))]
@@ -286,12 +286,12 @@ def test_a_job_that_ends_during_an_order_leaves_all_its_slots(
     ("actions", "error"),
     [
         ([Start(7, 1)], "job 7 is started, but does not wait"),
-        ([Start(2, 3)], "job 2 is started on 3 nodes; it runs on 2 to 2"),
+        ([Start(2, 3)], "job 2 is started on 3 nodes; it can run on 2 to 2"),
         ([Start(2, (0, 1))], r"job 2 is to get nodes that are not free, or one of them twice: \(0, 1\)"),
         ([Start(3, 5)], "job 3 is to get 5 nodes; 4 are free"),
-        ([Share(2, (1,))], "job 2 is to share nodes; here every job has its own"),
-        ([Resize(1, 7)], "job 1 is to run on 7 nodes; it runs on 1 to 6"),
-        ([Resize(1, 5), Resize(1, 4)], "job 1 is resized, but its last resize is still to come"),
+        ([Share(2, (1,))], "job 2 is to share nodes, but here every job has its own"),
+        ([Resize(1, 7)], "job 1 is to run on 7 nodes; it can run on 1 to 6"),
+        ([Resize(1, 5), Resize(1, 4)], "job 1 is resized, but its last resize is still pending"),
     ],
 )
 def test_impossible_actions_name_policy_and_job_and_do_no_harm(

@@ -126,7 +126,7 @@ def test_a_new_worker_knows_after_a_few_chunks_how_long_one_is(monkeypatch: pyte
     worker.ledger.open_root(0.0)
     bag = worker.ledger.books.root.bag
     while worker.count * clock.task_s < 1e-3:
-        worker.ledger.outbox.append(None)  # that it returns after each chunk
+        worker.ledger.outbox.append(None)  # `work` returns after a chunk if a message must be sent
         worker.work(clock.monotonic())
         worker.ledger.outbox.clear()
     assert bag.chunks <= 8
@@ -143,7 +143,7 @@ def test_who_borrows_first_does_as_many_at_a_time_as_the_lender(monkeypatch: pyt
     worker = application.BagWorker(EndlessApplication(clock), context)
     worker.take(TreeMessage(0, encode(Lend(9, b"", (), 1800)), sender=(0, 0)))
     bag = worker.ledger.books.accounts[0].bag
-    context.ring()  # that it returns after each chunk
+    context.ring()  # `work` returns after a chunk if a message has come
     before_s = clock.monotonic()
     worker.work(before_s)
     assert (bag.chunks, worker.count) == (1, 1800)

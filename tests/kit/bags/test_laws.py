@@ -147,7 +147,7 @@ class HasAnOddResult(TreeBag):
         (CountsInParts, r"process\(\d+\) gives float, not the number of tasks done"),
         (NeverEnds, r"process\(\d+\) does no task although the bag is not empty"),
         (DoesNotBeginAnew, "take_result gives a result that it has given before"),
-        (GivesItsOwn, "take_result gives what later tasks change"),
+        (GivesItsOwn, "take_result gives an object that later tasks change"),
         (
             ExpectsNodesOfTheStack,
             r"expected_tasks and process count different things: of a piece that ExpectsNodesOfTheStack"
@@ -244,7 +244,7 @@ class BrokenTree(Tree):
 
 
 def test_a_part_that_turns_out_too_large_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In small chunks, a bag may do more tasks than it did at once, when its pieces were chosen."""
+    """A bag may do more tasks in small chunks than it did in one chunk, by which its pieces were chosen."""
     monkeypatch.setattr("mallob_py.kit.bags.laws.TASKS_MAX", 30)
     work, counted = TreeBag.process, iter(range(1_000_000))
     monkeypatch.setattr(TreeBag, "process", lambda self, count: work(self, count) + 31 * (next(counted) > 5))

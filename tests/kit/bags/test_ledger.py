@@ -205,7 +205,7 @@ def test_the_work_of_a_borrower_that_is_gone_is_done_by_its_lender(root: Worker,
     root.ledger.undelivered(LEFT, messages.Probe(loan.number), 2.0)
     root.work()
     assert tuple(map(int, root.ledger.books.result())) == TOTAL
-    # the result of work that it still does is dropped
+    # the result of work that the borrower still does is dropped
     [(_, repayment)] = left.work()
     assert root.hear(LEFT, repayment) == [(LEFT, messages.Forget(loan.number))]
     assert tuple(map(int, root.ledger.books.result())) == TOTAL

@@ -1,4 +1,4 @@
-"""Rank 0 floods rank 1, which leaves MPI alone, and exchanges messages with rank 2 meanwhile."""
+"""Rank 0 floods rank 1, which makes no calls of MPI, and meanwhile exchanges messages with rank 2."""
 
 from __future__ import annotations
 

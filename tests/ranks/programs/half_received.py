@@ -1,7 +1,7 @@
 """Rank 0 with a stand-in for MPI that completes operations at the program's command.
 
 Later messages of the same sender do not overtake a half received message; messages of other senders do. If
-MPI cannot hand over a message at once, the receiver is rung again when MPI has done so.
+MPI cannot hand over a message at once, the receiver is rung again when MPI has handed it over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Request:
 
 
 class Message:
-    """A message for this rank in MPI: its place, and the time when it is complete."""
+    """A message for this rank in MPI, which is complete when its `request` is done."""
 
     def __init__(self, source: int, data: bytes, request: Request | None = None) -> None:
         self.source, self.data, self.request = source, data, request or Request()

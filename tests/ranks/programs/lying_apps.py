@@ -1,4 +1,6 @@
-"""SAT with native solvers that lie in the way that the configuration names; the checker must notice."""
+"""SAT with native solvers that give wrong answers of the kind that the configuration names; the checker must
+notice.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ LIES: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 class Liar(SatApplication):
-    """A solver that lies as the configuration's key `__lie` names; without the key, nothing is changed."""
+    """A solver whose wrong answers are of the kind in the configuration's key `__lie`; without the key, it
+    answers correctly.
+    """
 
     def run(self, context: WorkerContext) -> Result:
         if "__lie" not in context.configuration:

@@ -69,7 +69,7 @@ ANSWER = wire.Inline(bytes(encode_description("ANSWER", {}, {})))
 
 
 def anew(host: Host) -> None:
-    """Have a worker await a process; if it does not come, it answers with one of its own."""
+    """Have a worker await a given process; if none comes, the worker gets a new process, and answers."""
     host.taker.pool.start(THERE, 0, 3, (), ANSWER, is_given=True)
 
 
@@ -195,8 +195,8 @@ def test_a_process_ends_with_the_rank_that_has_it_even_one_that_rests(host: Host
             host.taker.pool.suspend(THERE)
             host.taker.until(lambda pid=pid: state_of(pid) == "T")
         link = next(one for one in host.taker.pool.processes.links.values() if one.pid == pid)
-        # Closed as by the kernel at the rank's end, but the number stays in use, so that its owner can close
-        # it.
+        # The link is closed as by the kernel at the rank's end, but the descriptor's number stays in use, so
+        # that the link's owner can close it.
         os.dup2(link.descriptors[1], link.descriptors[2])
         host.giver.until(lambda pid=pid: is_gone(pid))
         host.taker.hear(stimuli.WorkerCrashed, 1 + rests)

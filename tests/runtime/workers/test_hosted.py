@@ -44,7 +44,7 @@ class Host:
         self.workers.execute(1, StartWorker(WORKER, JOB, 0, 1, Description(0, b"")), self.now)
 
     def run(self, until_s: float) -> int:
-        """Measure whenever it is due; return the number of measurements."""
+        """Measure whenever a measurement is due; return the number of measurements."""
         looks = 0
         while self.workers.cpu_look_at_s <= until_s:
             self.now = self.workers.cpu_look_at_s

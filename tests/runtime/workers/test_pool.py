@@ -591,7 +591,7 @@ def test_an_input_that_three_processes_died_of_is_given_up(rank: Rank, tmp_path:
     for _ in range(3):
         pid = kill_reader(rank, pid)
     (failed,) = rank.hear(ReadFailed)
-    assert "each process that read the input ended early (3 did): killed by signal 9" in failed.message
+    assert "each process that read the input ended early (3 processes): killed by signal 9" in failed.message
 
 
 def test_reads_beyond_the_limit_wait_for_their_turn(make: Make, tmp_path: Path) -> None:
@@ -649,7 +649,9 @@ def test_waiting_for_applications_keeps_other_events(rank: Rank) -> None:
 
 
 def is_opened_for_its_reader(pipe: Path) -> bool:
-    """Let the reader of a pipe go on, if there is one yet. To wait would keep the rank from its turns."""
+    """Let the reader of a pipe go on; return False if there is no reader yet, because a wait would stop the
+    rank.
+    """
     try:
         os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
     except OSError as error:

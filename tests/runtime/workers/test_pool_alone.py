@@ -525,7 +525,7 @@ def test_a_process_that_offers_itself_without_having_had_a_task_gets_none(host: 
 
 
 def _go_on(link: Link, ends: bool, private_bytes: int) -> None:
-    """Have a process begin with what it was told last, and perhaps end that."""
+    """Have a process begin its last task and, if `ends`, end the task."""
     tasks = [message for message in link.got if isinstance(message, wire.Run | wire.Read)]
     if not tasks:
         return

@@ -1,4 +1,4 @@
-"""A worker's context; only a socket stands for the rank."""
+"""A worker's context, tested with a socket in place of the rank."""
 
 import socket
 

@@ -68,7 +68,7 @@ def _die_once(mark: Path) -> None:
 
 
 class Gossip(_NoInput):
-    """Workers tell their parents what they have heard; the root answers when it has heard of all.
+    """Workers tell their parents what they have heard; the root answers when it has heard of all workers.
 
     Paths from the root go down: a worker tells its children its path when its path or a child is new. Known
     paths go up, whenever one is new.

@@ -268,7 +268,9 @@ class Talk(_NoInput):
 
 
 class Count(Application):
-    """Adds up the revisions of each chain that this process has seen, as the configuration says."""
+    """Does what the configuration says, then returns the revisions of the chain that this process has seen,
+    and the sum of the numbers in the input.
+    """
 
     name = "COUNT"
     revises = True
@@ -340,7 +342,9 @@ class Prepared(_NoInput):
 
 
 class Save(_NoInput):
-    """Asks for the last checkpoint, saves a checkpoint that contains it, and answers with it."""
+    """Asks for the last checkpoint, saves a checkpoint that contains the last one, and answers with the last
+    one.
+    """
 
     name = "SAVE"
 

@@ -3,7 +3,7 @@
 host N MODE [ARGUMENT]   launch_world of N ranks of this file in MODE
 code C                   ranks end; rank 0 with exit code C, the others with 0
 wait FOLDER              ranks write their pid to FOLDER/<rank> and wait to be asked to stop
-stubborn FOLDER          the same, but they ignore it
+stubborn FOLDER          the same, but the ranks ignore the request
 crash                    rank 1 dies before the others are done
 """
 

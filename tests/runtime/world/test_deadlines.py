@@ -69,7 +69,7 @@ def test_a_rank_without_the_process_that_has_started_it_knows(monkeypatch: pytes
     launcher = Launcher()
     launcher.check()
     monkeypatch.setattr(os, "getppid", lambda: 1)
-    with pytest.raises(LauncherGone, match="has started this rank has gone"):
+    with pytest.raises(LauncherGone, match="that started this rank has ended"):
         launcher.check()
 
 

@@ -70,7 +70,7 @@ class Guarded:
         self.rank = int(self._output.readline())
 
     def have(self, line: str) -> None:
-        """Have the rank do this to its end."""
+        """Have the rank execute this line of Python to its end."""
         self.start(line)
         assert self._output.readline() == "done\n"
 

@@ -162,7 +162,7 @@ def strangers_hello(secret: bytes, rank: int, peer: int, received: int) -> bytes
         strangers_hello(bytes(SECRET_BYTES), 7, 0, 0),
         strangers_hello(SECRET, 7, 0, 5),  # claims more than was ever sent
         strangers_hello(SECRET, 8, 0, 0),  # no rank has this number
-        strangers_hello(SECRET, 7, 3, 0),  # it was sent to another rank
+        strangers_hello(SECRET, 7, 3, 0),  # a hello to another rank
     ],
     ids=["secret", "received", "rank", "peer"],
 )

@@ -47,7 +47,7 @@ def test_the_death_of_a_rank_of_this_host_is_heard_of_once(processes: list[subpr
     assert peers.take_dead() == []
     assert not is_readable(peers)
     processes[1].send_signal(signal.SIGKILL)
-    assert is_readable(peers, DEADLINE_S)  # although no process has waited for it
+    assert is_readable(peers, DEADLINE_S)  # although no process has waited for the ended rank
     assert peers.take_dead() == [2]
     assert peers.take_dead() == []
     assert not is_readable(peers)
@@ -112,7 +112,7 @@ def test_a_rank_for_which_there_is_no_descriptor_is_seen_until_its_process_has_e
     peers = LocalPeers(0, {0: process_here(), 1: record_of(processes[0].pid)}, {0: 0, 1: 0})
     assert peers.is_seen(1)
     processes[0].kill()
-    poll_until(lambda: not peers.is_seen(1))  # although no process has waited for it
+    poll_until(lambda: not peers.is_seen(1))  # although no process has waited for the ended rank
     peers.close()
 
 

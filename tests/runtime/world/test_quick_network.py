@@ -11,7 +11,7 @@ NAMES = ("UCX_TLS", "UCX_MEM_MMAP_HOOK_MODE")
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[list[str | None]]:
-    """Return a list that gets the environment's values when MPI is initialised."""
+    """Return a list to which each initialisation of MPI adds the environment's values."""
     found: list[list[str | None]] = []
 
     class World:

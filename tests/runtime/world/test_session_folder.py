@@ -241,7 +241,7 @@ def test_what_others_have_put_under_the_name_of_a_session_is_not_looked_into(
         try:
             ours, host = coming.result(DEADLINE_S)
         except TimeoutError:
-            # let the process go on, which waits at this pipe
+            # let the process that waits at this pipe go on
             os.close(os.open(temporary / f"mallob-py.0-{session}" / ".host", os.O_RDWR))
             raise
         assert (host, ours.path.stat().st_uid) == (3, os.geteuid())

@@ -24,7 +24,7 @@ JOB = 1
 
 
 class Disk:
-    """Shared memory that refuses the next `refusals` reservations and writes."""
+    """Stand-ins for the calls of `os` that reserve and write files; the next `refusals` calls fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.refusals = 0

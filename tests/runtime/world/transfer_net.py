@@ -49,7 +49,9 @@ class Network:
         return Transfer(rank, host, keeper_of, send, send, on_here, on_failed)
 
     def deliver_one(self, rng: random.Random, may: Callable[[int, int], bool] = lambda *_: True) -> bool:
-        """Deliver one message on a random wire of those in `may`; return False if there is none."""
+        """Deliver one message on a random wire for which `may(source, dest)` holds; return False if there is
+        none.
+        """
         loaded = [key for key, wire in self._wires.items() if wire and may(*key[:2])]
         if not loaded:
             return False

@@ -204,8 +204,8 @@ def test_a_chain_expires_although_revisions_that_waited_for_a_failed_one_have_le
 def test_chains_expire_when_they_have_waited_so_long_whatever_came_before(
     steps: list[tuple[int, str, float]],
 ) -> None:
-    """Compared with a check of every chain. Steps: r is a revision, w its reply, d `done`, e the end of this
-    job.
+    """The book is compared with a check of every chain. Steps: r is a revision, w its reply, d `done`, e the
+    end of the job of `done`.
     """
     book, now, next_job = ChainBook(10.0), 0.0, 1
     last, live, ending, news, first = {}, {}, {}, {}, {}

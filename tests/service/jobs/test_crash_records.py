@@ -59,7 +59,7 @@ def test_a_rank_that_ends_in_good_order_after_the_crash_of_another_blames_its_jo
 
 
 def test_handing_over_a_folder_blames_no_job(tmp_path: Path) -> None:
-    """Otherwise each orderly leaving rank would be blamed on all jobs at work of its clients."""
+    """Otherwise a rank that leaves orderly would count as a crash against all jobs at work at its clients."""
     running = RunningJobs(tmp_path, None, silent)
     running.begin(7, 0.0)
     running.begin(8, 0.0)

@@ -45,7 +45,7 @@ def book(default: UserRule | None = None, **users: UserRule) -> Book:
 
 
 def begin(users: Book, user: str, *numbers: int, priority: float = 1.0, max_demand: int = 0) -> list[Terms]:
-    """Begin jobs; return what they begin with."""
+    """Begin jobs; return the terms with which they begin."""
     jobs = [job(number, user, priority, max_demand) for number in numbers]
     for one in jobs:
         users.known[one.id] = one

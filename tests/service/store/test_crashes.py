@@ -153,7 +153,7 @@ def test_kill_at_every_step_leaves_each_file_exactly_one_reply(tmp_path: Path) -
 
 
 def test_wherever_the_service_dies_each_job_runs_again_or_is_known_to_have_ended(tmp_path: Path) -> None:
-    """Otherwise jobs that depend on it would wait for ever if its reply was removed from `out/` meanwhile."""
+    """Otherwise jobs that depend on an ended job would wait for ever if its reply was removed from `out/`."""
     status = -signal.SIGKILL
     for moment in range(1, 1000):
         place = tmp_path / str(moment)
