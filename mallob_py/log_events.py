@@ -28,7 +28,7 @@ class LogEvent(enum.StrEnum):
         return event
 
     START = "start", "a rank begins", _OF_A_BEGINNING
-    CONTINUED = "continued", "a further part of a log begins", _OF_A_BEGINNING
+    CONTINUED = "continued", "the next part of a log begins", _OF_A_BEGINNING
     JOINED = "joined", "a rank has joined a running service", "generation pes"
     STOP = "stop", "a rank ends orderly"
     DROPPED = "dropped", "events were lost because the disk was full", "events"

@@ -63,7 +63,7 @@ def parse() -> argparse.Namespace:
         "--rank-timeout",
         type=float,
         default=20.0,
-        help="seconds; give more if other programs may keep ranks from running for so long (default: 20)",
+        help="longest silence of a rank [s]; more if other programs may stop ranks for so long (default: 20)",
     )
     one = add("kills", kills.__doc__, 4)
     one.add_argument("--jobs", type=int, default=500, help="smallest number of jobs")

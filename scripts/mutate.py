@@ -191,7 +191,7 @@ class Judge:
             if self._passes[failed] and self._failure(folder, failed) is not None:
                 return failed
             is_test = "::" in failed
-            print(f"{'fails now and then' if is_test else 'cannot be read by pytest'}: {failed}", flush=True)
+            print(f"{'a test fails now and then' if is_test else 'pytest cannot read'}: {failed}", flush=True)
             by_chance.append(f"--{'deselect' if is_test else 'ignore'}={failed}")
         return None
 

@@ -21,7 +21,7 @@ from mallob_py.kit.bags import Bag, BagApplication
 
 POINTS_MAX = 10**15
 SEED_MAX = 2**63 - 1
-#: number of points of one task, which takes some tenths of a millisecond
+#: number of points per task; a task takes a few tenths of a millisecond
 CHUNK_POINTS = 1 << 15
 #: number of points generated at a time; for larger arrays the system would map memory anew each time
 _AT_ONCE = 1 << 13

@@ -19,7 +19,7 @@ class Fetcher:
         #: ids of the users whose regions may be opened
         self._users = {os.geteuid(), client_user}
         self._mutex = threading.Lock()
-        #: mark of an object that is being fetched -> its region
+        #: random id (mark) of an object that is being fetched -> the object's region
         self._wanted: dict[str, Future[sharing.Region]] = {}
 
     def fetch(self, mark: str) -> sharing.Region:

@@ -73,7 +73,7 @@ class Running:
         return is_helped and self.gives_way
 
     def found(self, is_better: bool) -> None:
-        """Note whether the last turn found a better solution."""
+        """Record whether the last turn found a better solution."""
         if self.needs_solution:
             self.share = _FLIPS_SHARE if is_better else max(self.share * _FLIPS_LOSS, _FLIPS_SHARE_MIN)
 

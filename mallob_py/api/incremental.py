@@ -212,7 +212,7 @@ class IncrementalSolver:
         self._chain.interrupt()
 
     def clear_interrupt(self) -> None:
-        """Do nothing: an interruption ends one call only."""
+        """Do nothing: an interruption ends only one call, so nothing is left to clear."""
 
     def conf_budget(self, budget: int = -1) -> None:
         """Refuse any budget (NotImplementedError) except -1, which means no bound."""

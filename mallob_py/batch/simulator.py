@@ -543,7 +543,7 @@ class _Run:
         number = action.job
         running = self._checks.resizable(number, (Kind.MALLEABLE, Kind.EVOLVING))
         if running.mates or running.guest is not None:
-            raise self._checks.error(number, "is resized, but shares its nodes")
+            raise self._checks.error(number, "is resized, but shares its nodes with other jobs")
         awaited = number in self._iterations_left
         wait_s = 0.0 if awaited else self._until_resize_point(number)
         if wait_s == math.inf and not self._asks_at_points:

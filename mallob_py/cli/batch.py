@@ -1,4 +1,4 @@
-"""`mallob-py batch generate | simulate | explain | experiment`: schedulers of whole jobs, on traces.
+"""`mallob-py batch generate | simulate | explain | experiment`: batch schedulers, simulated on traces.
 
 `generate` writes a workload from a published model as a trace; `simulate` runs policies side by side on a
 trace, `explain` says why a simulated job started when it did, `experiment` repeats published experiments.
@@ -42,7 +42,7 @@ _HEADER = (
 )  # fmt: skip
 #: greatest number of jobs that a line names
 _NAMED = 8
-#: greatest number of spans of a wait that are shown
+#: greatest number of spans shown for one wait
 _SPANS = 40
 
 

@@ -1,4 +1,4 @@
-"""Options of `mallob-py batch ...`: schedulers of whole jobs, on traces and over real processes."""
+"""Options of `mallob-py batch ...`: batch schedulers, on traces and over real processes."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class BatchSimulateOptions(TraceOptions, Parallel):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Live(Config):
-    """The options of all commands that use a scheduler of whole jobs."""
+    """The options of all commands that use a batch scheduler."""
 
     batch_dir: str = option(
         "--dir --batch-dir DIR",
@@ -285,7 +285,7 @@ class BatchGenerateOptions(Config):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Shown(Live):
-    """The options of all commands that print the state of a scheduler of whole jobs."""
+    """The options of all commands that print the state of a batch scheduler."""
 
     json: bool = switch_option("--json", OUTPUT, "print JSON for programs")
 

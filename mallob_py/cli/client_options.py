@@ -508,7 +508,7 @@ class WebOptions(_Client):
         values.path,
         None,
         WEB,
-        "also show the scheduler of whole jobs in this folder (see `mallob-py batch serve`)",
+        "also show the batch scheduler of this folder (see `mallob-py batch serve`)",
     )
     upload_limit_bytes: int | None = option(
         "--upload-limit SIZE",

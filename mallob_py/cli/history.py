@@ -57,7 +57,7 @@ def run_history(options: HistoryOptions) -> int:
             print(msgspec.json.encode(job).decode())
     elif not jobs:
         is_part = options.user is not None or options.group is not None
-        print("no such job is kept here" if is_part else "no job that has ended is kept here")
+        print("no such job is recorded here" if is_part else "no ended job is recorded here")
     else:
         console = Console(highlight=False, emoji=False, soft_wrap=True)
         table = make_table(ENDED_COLUMNS, shown[::-1], console.width if console.is_terminal else None)

@@ -256,7 +256,7 @@ def stream(
 
 
 def play(seed: int, jobs: Sequence[Arrival], pes: int, way: str, difficulty: Difficulty = USUAL) -> Played:
-    """Play a stream in one of the `WAYS`, on a service of its own. Raises CommandError."""
+    """Run a stream of jobs in one of the `WAYS`, on a service of its own. Raises CommandError."""
     try:
         ranks = OwnRanks(pes)
     except ServiceError as error:
@@ -454,7 +454,7 @@ def run(
     rounds: int = ROUNDS,
     difficulty: Difficulty = USUAL,
 ) -> None:
-    """Play all rounds in turns, and write tables and the figure. Raises CommandError, OSError."""
+    """Run all rounds in all ways in turn, and write tables and the figure. Raises CommandError, OSError."""
     title = "mixed" if difficulty is USUAL else "mixed-hard"
     output, names = Output(folder, title, resume=True), kinds()
     played = list[dict[str, Played]]()

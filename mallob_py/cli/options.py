@@ -177,17 +177,17 @@ COMMANDS = _Commands(
             "batch_live:run_serve",
         ),
         "batch submit": (
-            "Hand a job script to the scheduler of whole jobs.",
+            "Submit a job script to the batch scheduler.",
             "batch_options:BatchSubmitOptions",
             "batch_live:run_submit",
         ),
         "batch queue": (
-            "Show the jobs of the scheduler of whole jobs.",
+            "Show the jobs of the batch scheduler.",
             "batch_options:BatchQueueOptions",
             "batch_live:run_queue",
         ),
         "batch cancel": (
-            "End jobs of the scheduler of whole jobs.",
+            "End jobs of the batch scheduler.",
             "batch_options:BatchCancelOptions",
             "batch_live:run_cancel",
         ),
@@ -197,7 +197,7 @@ COMMANDS = _Commands(
             "batch_live:run_nodes",
         ),
         "batch experiment": (
-            "Repeat published experiments with schedulers of whole jobs.",
+            "Repeat published experiments with batch schedulers.",
             "batch_options:BatchExperimentOptions",
             "batch:run_experiment",
         ),

@@ -163,7 +163,7 @@ class _Wanted:
 
 
 class ClientDesks(Desk):
-    """The clients of one rank (a `runtime.rank.Desk`): mostly none or one, more after other ranks are lost.
+    """The clients of one rank (a `runtime.rank.Desk`): usually none or one, more after other ranks are lost.
 
     If a client's rank is lost, another rank takes over the client with its folder: the folder's journal names
     the jobs without a reply, which go on under their numbers, as after a restart of the service. The rank

@@ -302,7 +302,7 @@ class SolveDesk(OneShotDesk):
                 self._answer(file, UNKNOWN, ())
             else:
                 file.word = "not begun"
-                self._tell(file, f"{file.path} was not begun")
+                self._tell(file, f"work on {file.path} was not begun")
                 file.answer = []
             self._under_way -= file.begun_s is not None
         self._write_answers()

@@ -309,7 +309,7 @@ class TreeOfDeputies:
         self._hint.replace(known, event if event.demand else None)
 
     def balance(self) -> EpochVolumes:
-        """Play one epoch; note its costs in `costs`."""
+        """Simulate one epoch; record its costs in `costs`."""
         costs = self.costs = Costs()
         search = VolumeSearch(self._pes, len(self.jobs), self._hint)
         while (question := search.question) is not None:

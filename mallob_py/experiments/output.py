@@ -104,7 +104,7 @@ class Output:
         processes: int | None,
         name: Callable[[Run], str],
     ) -> dict[Run, Outcome]:
-        """Play the runs by `side_by_side`, repeated runs once; return the outcome of each run."""
+        """Call `play` for each run by `side_by_side`, for equal runs once; return the outcome of each run."""
         todo = list(dict.fromkeys(runs))
         return dict(zip(todo, side_by_side(play, todo, processes, name, self.keep), strict=True))
 

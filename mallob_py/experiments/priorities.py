@@ -75,7 +75,7 @@ def specs_of(priority: float, client: int, seed: int) -> Iterator[JobSpec]:
 
 
 def measure(setting: Setting) -> list[PriorityRow]:
-    """Play all streams together. Raises SettingError if there are fewer PEs than streams."""
+    """Simulate all streams together. Raises SettingError if there are fewer PEs than streams."""
     if setting.pes < len(paper.PRIORITIES):
         raise SettingError(f"pes: {setting.pes} are too few for {len(paper.PRIORITIES)} jobs at a time")
     simulation = Simulation(setting)
@@ -127,7 +127,7 @@ def _shares(priorities: list[float], pes: int) -> list[float]:
 
 
 def run(setting: Setting, folder: Path, _processes: int | None) -> None:
-    """Play all streams, print a table, and draw a figure."""
+    """Simulate all streams, print a table, and draw a figure."""
     output = Output(folder, "priorities")
     rows = measure(setting)
     for row in rows:

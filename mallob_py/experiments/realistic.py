@@ -98,7 +98,7 @@ def variants(setting: Setting) -> dict[str, Variant]:
 
 
 def measure(variant: Variant) -> Measured:
-    """Play one variant."""
+    """Simulate one variant."""
     setting = variant.setting
     simulation = Simulation(setting)
     simulation.submit_all(job_stream(setting.jobs, setting.pes, setting.seconds, setting.seed))
@@ -150,7 +150,7 @@ def _quantiles(values: Sequence[float]) -> list[float]:
 
 
 def run(setting: Setting, folder: Path, processes: int | None) -> None:
-    """Play all variants, print tables, and draw figures."""
+    """Simulate all variants, print tables, and draw figures."""
     output = Output(folder, "realistic")
     done = side_by_side(
         measure,

@@ -202,7 +202,7 @@ class Sharers:
         self._done = 0
 
     def play(self) -> Sharing:
-        """Play the job to its end. The result must be the number of searched nodes."""
+        """Simulate the job to its end. Its result must be the number of nodes that were searched."""
         events = self._events
         while True:
             at_s, _, worker, message = heapq.heappop(events)
@@ -283,7 +283,7 @@ def measure(one: Run) -> Sharing:
 
 
 def run(folder: Path) -> None:
-    """Play all trees on all numbers of workers, and print a table. Raises OSError."""
+    """Simulate all trees on all numbers of workers, and print a table. Raises OSError."""
     output = Output(folder, "scaling")
     runs = [Run(depth, workers, seed) for depth in DEPTHS for workers in WORKERS for seed in range(SEEDS)]
     found = output.play(measure, runs, None, Run.name)

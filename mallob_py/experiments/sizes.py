@@ -36,7 +36,7 @@ def measure(pes: int, seconds: float = _SECONDS) -> Summary:
 
 
 def run(folder: Path, sizes: Sequence[int] = SIZES) -> None:
-    """Play each size, print a table, and draw a figure."""
+    """Simulate each size, print a table, and draw a figure."""
     output = Output(folder, "sizes")
     summaries = []
     for pes in sizes:

@@ -50,7 +50,7 @@ class UniformRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(case: Case) -> UniformRow:
-    """Play one row."""
+    """Simulate one case, and return its row of the table."""
     setting, jobs = case.setting, case.jobs_at_a_time
     budget_s = GENERATION_S * CORES_PER_PE * setting.pes / jobs
     simulation = Simulation(setting)

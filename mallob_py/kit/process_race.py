@@ -82,9 +82,10 @@ def race(
     Args:
         context: the worker's view of its job.
         prepare: makes the attempt with the given number.
-        turn: a function called when messages have come, and at least every `pause_s()` seconds; it returns
+        turn: a function called when messages have arrived, and at least every `pause_s()` seconds; it returns
             the attempts that must be given up.
-        judge: turns an attempt's answer into the worker's result; None: another attempt begins instead.
+        judge: turns an attempt's answer into the worker's result, or returns None to have another attempt
+            begin instead.
         pause_s: returns the longest time until the next call of `turn`.
 
     Returns:

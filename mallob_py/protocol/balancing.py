@@ -168,8 +168,9 @@ class Balancer:
         self._on_epoch = on_epoch
         self.epoch = 0
         self.image = Image({}, {}, 0)
-        #: at the root of the tree: time when the epoch began, and latest time when the next epoch begins
+        #: at the root of the tree: time when the present epoch began
         self._began_s = 0.0
+        #: at the root of the tree: latest time at which the next epoch must begin
         self._due_s = math.inf
         #: whether `flush` has work now or later
         self.has_news = False

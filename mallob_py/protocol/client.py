@@ -56,7 +56,7 @@ class LastCheckpoint:
         self._root: tuple[int, int] | None = None
 
     def begin(self, pe: int, stay: int) -> bytes | None:
-        """Note that a root begins, or goes on; return the checkpoint for this root."""
+        """Record that a root begins, or goes on; return the checkpoint for this root."""
         self._root = (pe, stay)
         return self.data
 
@@ -682,8 +682,8 @@ class ClientJobs:
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
             record.used(message.cpu_s, message.peak_memory_bytes)
-            # If the sender is not the present root, a worker of a former generation has found the result, and
-            # the present root may not know it.
+            # If the sender is not the present root, it is a worker of an earlier generation, and the present
+            # root may not know of the result.
             is_of_root = record.seats.is_held(0, source, message.stay)
             self._end(record, effects.Outcome.RESULT, body=message.body, is_of_root=is_of_root)
 
@@ -723,7 +723,7 @@ class ClientJobs:
     # --- ends of jobs -------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """End jobs that have reached a limit; after their growth delay, let jobs ask for more workers."""
+        """End jobs that have reached a limit; let jobs ask for more workers after their growth delay."""
         self._now = now
         while self._next_due() <= now:
             record = self.jobs[heapq.heappop(self._due)[1]]

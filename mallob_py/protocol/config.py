@@ -135,7 +135,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return Slices(self.slice_s, self.first_slice_s) if self.slice_s else None
 
     def residents_per_pe(self, pes: int) -> int:
-        """Return how many jobs a PE may keep suspended; by default, a few PEs have room for about 100."""
+        """Return how many jobs a PE may keep suspended; the default lets few PEs together keep about 100."""
         if self.residents is not None:
             return self.residents
         return max(_RESIDENTS, math.ceil(_RESIDENTS_OF_ALL / pes))

@@ -134,7 +134,7 @@ class UpdateWorker(Effect, frozen=True):
 
 
 class BlameHost(Effect, frozen=True):
-    """Note that a worker got no process here; `HostHealth.blame` tells how long the rank's PEs must rest."""
+    """Record that a worker got no process here; `HostHealth.blame` says how long the rank's PEs must rest."""
 
     fault: Fault
     reason: str

@@ -67,7 +67,7 @@ class Growth:
     # --- messages of members
 
     def listening(self, member: Peer) -> None:
-        """Note where a member listens; if the member cannot listen, no rank can join."""
+        """Record where a member listens; if the member cannot listen, no rank can join."""
         if member.address in self._silent:
             self._silent.discard(member.address)
             self._peers[member.address] = member
@@ -101,7 +101,7 @@ class Growth:
             self._connected.add(rank)
 
     def lost(self, rank: int, how: str) -> None:
-        """Note that a newcomer is lost."""
+        """Record that a newcomer is lost."""
         if self.is_newcomer(rank):
             self.problems.setdefault(rank, how)
 
@@ -146,7 +146,7 @@ class Host:
         self._act = act
 
     def begin(self, started: RanksStarted, members: Iterable[int], now: float) -> None:
-        """Note that processes of newcomers were started: `started.me` is this rank, one of the `members`."""
+        """Record that newcomers' processes were started; `started.me` is this rank, one of the `members`."""
         assert self.growth is None, "ranks are being started already"
         self._book.take(started.call.bound)
         for rank, process in started.processes:
@@ -186,7 +186,7 @@ class Host:
             self.growth.connected(rank)
 
     def lost(self, rank: int) -> None:
-        """Note that a rank is no member any more, or never will be one."""
+        """Record that a rank is no member any more, or never will be one."""
         if self.growth is not None:
             self.growth.lost(rank, "was lost")
             self.growth.member_lost(rank)

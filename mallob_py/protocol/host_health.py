@@ -23,7 +23,7 @@ class Fault(Enum):
     HOST = "host"
     #: the process died before it ran, by the fault of the host or the job
     UNCLEAR = "unclear"
-    #: a part that the process needs is gone, mostly because its job has just ended
+    #: a part that the process needs is gone, usually because its job has just ended
     NOBODY = "nobody"
 
 
@@ -60,6 +60,6 @@ class HostHealth:
         return f"gave the last worker no process{times}, and is tried again with the next one: {self.reason}"
 
     def clear(self) -> None:
-        """Note that a process runs: the host is well."""
+        """Record that a worker's process runs here: forget the host's earlier failures."""
         self.failures = 0
         self.reason = ""

@@ -208,7 +208,7 @@ class Seats:
         return self._config.reuse is Reuse.FULL
 
     def expect(self, index: int, asked_s: float) -> None:
-        """Note that a request for this child is under way, as a part of the parent's own bulk request."""
+        """Record that a request for this child is under way, as a part of the parent's own bulk request."""
         seat = self._seats[index]
         seat.state = SeatState.ASKED
         seat.asked_s = asked_s
@@ -231,7 +231,7 @@ class Seats:
     # --- growth and shrinkage -----------------------------------------------------------
 
     def root_runs(self, rank: int) -> None:
-        """Note that the process of the root on PE `rank` runs."""
+        """Record that the process of the root on PE `rank` runs."""
         seat = self._seats[0]
         if seat.state is SeatState.TAKEN and seat.rank == rank:
             seat.has_run = True

@@ -440,7 +440,7 @@ class LocalWorkers:
         self._let_go_of_a_drained_root(now)
 
     def _join(self, worker: Worker, epoch: int, now: float) -> None:
-        """Note that a worker is in the tree since this epoch of its parent."""
+        """Record that a worker is in the tree since this epoch of its parent."""
         worker.accepted_epoch = epoch
         fields = {
             "job": worker.job,
@@ -544,7 +544,7 @@ class LocalWorkers:
         self._put_aside(worker, now)
 
     def receive_blamed(self, job: int) -> None:
-        """Note that this host is at fault: a job whose worker was lost here runs on another PE."""
+        """Record that this host is at fault, because a job whose worker was lost here runs on another PE."""
         if (reason := self._doubts.pop(job, None)) is not None:
             self._out.act(BlameHost(Fault.HOST, reason))
 
@@ -700,7 +700,7 @@ class LocalWorkers:
         self.update_token()
 
     def left(self, number: int, cpu_s: float, now: float) -> None:
-        """Note that a process has handed over its work."""
+        """Record that a process has handed over its work."""
         if (leaver := self.leaving.get(number)) is not None:
             if cpu_s:
                 self._out.send(leaver.client, messages.Used(leaver.job, cpu_s, 0))

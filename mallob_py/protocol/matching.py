@@ -78,7 +78,7 @@ class Matcher(Protocol):
         """Say whether this PE is free for any request."""
 
     def token_used(self) -> None:
-        """Note that the granted token was used, or returned."""
+        """Record that the granted token was used, or returned."""
 
     def drop_outdated(self) -> None:
         """Return each request that a new epoch has made void to the PE that sent it."""
@@ -218,7 +218,7 @@ class PrefixSumMatcher:
             self.has_news = True
 
     def token_used(self) -> None:
-        """Note that this PE's granted token was used, or returned."""
+        """Record that this PE's granted token was used, or returned."""
         self.token_granted = False
 
     def drop_outdated(self) -> None:

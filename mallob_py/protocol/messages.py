@@ -242,7 +242,7 @@ class ChildLeft(Message, frozen=True, tag=16):
 
 
 class Blamed(Message, frozen=True, tag=28):
-    """To a PE that lost a root of this job: the root runs on another PE, so the job was not at fault."""
+    """To a PE that could not start this job's root: another PE runs the root, so the host was at fault."""
 
     job: int
 

@@ -100,7 +100,7 @@ class RandomWalk:
     # --- calls of the PE ----------------------------------------------------------------
 
     def ask(self, request: Request) -> None:
-        assert request.count == 1, "random walks know single requests only"
+        assert request.count == 1, "random walks support only requests for one worker"
         key = request.job, request.index
         if self._behind.is_asking(*key):
             self._behind.ask(request)
@@ -188,7 +188,7 @@ class RandomWalk:
         return self._deadline_s(self._behind.next_deadline())
 
     def _deadline_s(self, behind_s: float) -> float:
-        if not self._resting:  # mostly no request waits for its next walk
+        if not self._resting:  # usually, no request waits for its next walk
             return behind_s
         return min(behind_s, *(walked.again_s for walked in self._resting.values()))
 

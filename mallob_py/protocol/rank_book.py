@@ -41,7 +41,7 @@ class RankBook:
         self._how_lost: dict[int, str] = {}
 
     def take(self, bound: int) -> None:
-        """Note that all addresses below `bound` are taken."""
+        """Record that all addresses below `bound` are taken."""
         self.bound = max(self.bound, bound)
 
     def expect(self, rank: int, host: int, process: RankProcess) -> None:
@@ -56,7 +56,7 @@ class RankBook:
         return f"rank {rank}" if process is None else f"rank {rank} ({process})"
 
     def lose(self, rank: int, how: str) -> str:
-        """Note that this rank has noticed another rank's loss; return the sentence about it."""
+        """Record that this rank has noticed another rank's loss; return the sentence about it."""
         message = f"{self.describe(rank)} {how}"
         self._how_lost.setdefault(rank, message)
         return message

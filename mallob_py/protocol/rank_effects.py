@@ -136,7 +136,7 @@ class Say(RankEffect, frozen=True):
 
 
 class Halted(RankEffect, frozen=True):
-    """Note that the PEs here have stopped; until `WorldChanged`, hand in only news of ranks and time."""
+    """Record that the PEs here have stopped; until `WorldChanged`, hand in only news of ranks and time."""
 
 
 class WorldChanged(RankEffect, frozen=True):
@@ -152,7 +152,7 @@ class WindUp(RankEffect, frozen=True):
 
 
 class Drained(RankEffect, frozen=True):
-    """Note that a draining rank is ready to leave."""
+    """Record that a draining rank is ready to leave."""
 
     rank: int
 
@@ -182,7 +182,7 @@ class KillRank(RankEffect, frozen=True):
 
 
 class Grown(RankEffect, frozen=True):
-    """Note that all ranks started by this rank have joined, or failed for these reasons."""
+    """Record that all ranks started by this rank have joined, or failed for these reasons."""
 
     problems: dict[int, str]
 

@@ -38,7 +38,7 @@ class Said(RankStimulus, frozen=True):
 
 
 class RankLost(RankStimulus, frozen=True):
-    """A rank is lost: dead, or silent. `how` completes the sentence: "has died"."""
+    """A rank is lost: dead, or silent. `how` completes the sentence: "was lost"."""
 
     rank: int
     how: str

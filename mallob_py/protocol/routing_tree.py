@@ -63,8 +63,9 @@ class RoutingTreeMatcher:
         self._may_send_from = -math.inf
         #: requests made since the last `flush`, not sent yet
         self._asks: dict[tuple[int, int], messages.Request] = {}
-        #: numbers of this PE's requests under way, and the requests by number
+        #: (job, index) of a sent request of this PE -> the request's number
         self._numbers: dict[tuple[int, int], int] = {}
+        #: the reverse: number of a sent request -> (job, index)
         self._wanted: dict[int, tuple[int, int]] = {}
         #: this PE's requests that wait at the root of the tree
         self._at_root: set[int] = set()
@@ -75,7 +76,7 @@ class RoutingTreeMatcher:
     # --- calls of the PE ----------------------------------------------------------------
 
     def ask(self, request: messages.Request) -> None:
-        assert request.count == 1, "the routing tree knows single requests only"
+        assert request.count == 1, "the routing tree supports only requests for one worker"
         self.withdraw(request.job, request.index)
         self._asks[request.job, request.index] = request
 

@@ -325,7 +325,10 @@ class KeysQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4
 
 
 class KeyAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
-    """The answer, with one section more than pivots; `floors`, for `UnitsQuestion`: volumes rounded down."""
+    """The answer to a question with n pivots: n + 1 sections of the keys, between which the pivots lie.
+
+    `floors`: for a `UnitsQuestion`, the sum of the volumes rounded down; else 0.
+    """
 
     floors: int
     sections: tuple[KeySection, ...]

@@ -46,7 +46,7 @@ class TreeMessages:
             return
         if stay >> STAY_BITS == self._era:
             self._send(worker, pe, stay, UNKNOWN_INDEX, data)
-        else:  # an address of a former generation, where no worker is
+        else:  # the address is of an earlier generation; no worker has it now
             self._bounce(worker, pe, stay, data)
 
     def _speaker(self, number: int) -> Worker | Leaver | None:

@@ -90,7 +90,7 @@ class Turnover:
         return was_fresh and bool(self.standby)
 
     def forget(self, job: int) -> bool:
-        """Note that an epoch has named a job, or none will; return whether the job was unseen until now."""
+        """Record that an epoch has named a job, or none will; return whether the job was unseen until now."""
         self.standby.pop(job, None)
         if job not in self.unseen:
             return False

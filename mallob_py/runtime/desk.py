@@ -52,7 +52,7 @@ class Orders(Protocol):
         """Carry out due orders, which may halt this rank; must be called when nothing else is under way."""
 
     def drained(self, rank: int) -> None:
-        """Note that a rank is ready to leave."""
+        """Record that a rank is ready to leave."""
 
     def world_changed(self) -> None: ...
 

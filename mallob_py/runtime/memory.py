@@ -119,7 +119,7 @@ def _groups_here(proc: Path, groups: Path) -> tuple[tuple[str, _Files], ...]:
     return ()
 
 
-@lru_cache(maxsize=1)  # ranks look once a second, and a process hardly ever changes its groups
+@lru_cache(maxsize=1)  # called once a second, and a process hardly ever changes its groups
 def _folders_of(memberships: bytes, groups: Path) -> tuple[tuple[str, _Files], ...]:
     found = []
     for controllers, path in _LINE_OF_GROUP.findall(os.fsdecode(memberships)):

@@ -91,7 +91,7 @@ class Newcomers:
     def how_ended(self, rank: int) -> str:
         """Return how a rank's process ended, and forget the process."""
         process = self._processes.pop(rank, None)
-        return "has died" if process is None else process.how_ended()
+        return "was lost" if process is None else process.how_ended()
 
     def kill(self, rank: int) -> None:
         """Kill a rank that this rank started, with all processes that it started here."""

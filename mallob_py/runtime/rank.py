@@ -182,7 +182,7 @@ class Rank:
         return self._tell_of(job, stimuli.TermsChanged(job, priority, max_demand))
 
     def _tell_of(self, job: int, stimulus: stimuli.AnyStimulus) -> bool:
-        """Pass the first PE a stimulus about a live job; return False if the job is not live there."""
+        """Pass the first PE a stimulus about a job; return False if this PE's client has no such live job."""
         if job not in self.node.pe.client.jobs:
             return False
         self._tell(rank_stimuli.ToPE(0, stimulus))

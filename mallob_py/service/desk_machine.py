@@ -70,7 +70,7 @@ class Hands(Protocol):
         """Tell all other clients how much work each user has here."""
 
     def note_work(self, job: int, is_at_work: bool, now: float) -> None:
-        """Note whether the job may cause a crash from now on."""
+        """Record whether the job may cause a crash from now on."""
 
 
 class DeskSetting(msgspec.Struct, frozen=True):
@@ -140,16 +140,16 @@ class DeskMachine:
         self.jobs.add(job)
 
     def refused(self, identity: str) -> None:
-        """Note that a job was refused: it has a reply, and never was live."""
+        """Record that a job was refused; it has a reply, and never was live."""
         self.holds.refused(identity)
 
     def stalls(self, job: LiveJob) -> None:
-        """Note that a job's input does not arrive at present; another job may begin meanwhile."""
+        """Record that a job's input does not arrive at present; another job may begin meanwhile."""
         self.line.set_aside(job)
         self._look_again()
 
     def goes_on(self, job: LiveJob) -> None:
-        """Note that the reading of a job's input continues, whether or not it had stalled."""
+        """Record that the reading of a job's input continues, whether or not it had stalled."""
         self.line.bring_back(job)
 
     def interrupt(self, identity: str, by: int, now: float) -> None:
@@ -161,12 +161,12 @@ class DeskMachine:
             self._hands.end_unsubmitted(job, now)
 
     def was_sought(self, news: JobSought, now: float) -> None:
-        """Note that a PE is sought for a job."""
+        """Record that a PE is sought for a job."""
         self.jobs[news.job].is_sought = True
         self._hands.note_work(news.job, True, now)
 
     def had_turn(self, news: JobRests) -> None:
-        """Note that a job at work has had its first turn and goes on."""
+        """Record that a job at work has had its first turn and goes on."""
         job = self.jobs[news.job]
         self.line.settle(job)
         self._look_again()
@@ -209,7 +209,7 @@ class DeskMachine:
     # --- reports from the reading of inputs ---------------------------------------------------------
 
     def reads(self, job: LiveJob, now: float) -> None:
-        """Note that a helper begins to read a job's input."""
+        """Record that a helper begins to read a job's input."""
         self.jobs.happens(job, Happening.READ)
         job.reading_s = now
 

@@ -64,7 +64,7 @@ class Inputs:
         self._rank.pool.read(live.id, self._task(live.id, live.known_file), chain)
 
     def was_read(self, live: LiveJob, description: wire.LocalDescription, now: float) -> bool:
-        """Note that an input was read; return False if the job was interrupted and must end now."""
+        """Record that an input was read; return False if the job was interrupted and must end now."""
         live.parsing_s = now - live.reading_s
         if (place := self._chains.place_of(live.id)) is not None:
             self._keep(*place, description)
@@ -73,7 +73,7 @@ class Inputs:
         return self._last_words.pop(live.id, None) is None
 
     def failed(self, live: LiveJob, now: float) -> JobStatistics:
-        """Note that an input cannot be read; return the cost of the attempt."""
+        """Record that an input cannot be read; return the cost of the attempt."""
         self._last_words.pop(live.id, None)
         return _spent(live, now)
 

@@ -409,7 +409,7 @@ class BagCluster:
         self._done = 0
 
     def run(self) -> BagOutcome:
-        """Play the plan to the job's end. Raises NeverEnds or WrongResult."""
+        """Simulate the plan to the job's end. Raises NeverEnds or WrongResult."""
         last_s = max((event.at_s for event in self.plan.events), default=0.0)
         limit_s = _REST_S + 2 * (last_s + self._expected[0] * self.plan.task_s)
         for event in self.plan.events:
@@ -650,7 +650,7 @@ class BagCluster:
 
 
 def failure_of(plan: BagPlan) -> Failure | None:
-    """Play a plan to its end, or to a failure; return the failure."""
+    """Simulate a plan to its end, or to a failure; return the failure."""
     return _failure_in(BagCluster(plan))
 
 
@@ -670,7 +670,7 @@ def messages_of(plan: BagPlan) -> tuple[Slow, ...]:
 
 
 def schedule_of(plan: BagPlan) -> str:
-    """Play the plan and describe its events up to the failure."""
+    """Simulate the plan and describe its events up to the failure."""
     cluster = BagCluster(plan)
     failure = _failure_in(cluster)
     names = (name for name in plan.__struct_fields__ if name not in ("events", "slow"))

@@ -235,7 +235,7 @@ class Desk:
         self.folders.tell_others(self, work)
 
     def note_work(self, job: int, is_at_work: bool, now: float) -> None:
-        """Note nothing: crashes of the whole service are not simulated."""
+        """Do nothing: crashes of the whole service are not simulated."""
 
 
 class DeskFolders(Folders):

@@ -62,7 +62,7 @@ class Folders:
         #: job -> (folder, submission)
         self._journal: dict[int, tuple[int, JobSubmitted]] = {}
         self._interrupted: set[int] = set()
-        #: job -> place of its client
+        #: job -> number of the PE of its client
         self.submitted: dict[int, int] = {}
         self.ended: dict[int, JobEnded] = {}
         #: last checkpoints kept by clients
@@ -100,7 +100,7 @@ class Folders:
         return set()
 
     def resize(self) -> None:
-        """Note that the number of PEs may have changed."""
+        """Record that the number of PEs may have changed."""
 
     def hear(self, place: int, effect: AnyEffect) -> None:
         """Take in a PE's news of a job."""
@@ -121,7 +121,7 @@ class Folders:
     def _submit_again(self, it: JobGivenUp) -> None:
         """Submit once more a job that was given up, with its former use and checkpoint."""
         folder, former = self._journal[it.job]
-        if not self.ranks.is_present(self._holder_of(folder)):  # the folder's heir will submit the job
+        if not self.ranks.is_present(self._holder_of(folder)):  # the folder's next holder will submit the job
             return
         if it.job in self.ended or it.job in self.ranks.pes[self.submitted[it.job]].client.jobs:
             return
@@ -147,12 +147,12 @@ class Folders:
                     break
 
     def check(self, ranks: Iterable[int], members: tuple[int, ...]) -> None:
-        """Check that a member holds each folder."""
+        """Check that each folder is held by one of the members."""
         for folder in ranks:
             assert self._holder_of(folder) in members, f"no member holds the folder of rank {folder}"
 
     def _hand_in(self, job: int) -> None:
-        """Have the holder of the job's folder submit the job; if the holder is gone, its heir will."""
+        """Have the holder of the job's folder submit the job; if it is gone, the next holder will."""
         folder, submitted = self._journal[job]
         holder = self._holder_of(folder)
         if not self.ranks.is_present(holder):

@@ -1,9 +1,9 @@
-"""Play random plans until told to stop; shrink every kind of failure and print it.
+"""Simulate random plans until told to stop; shrink every kind of failure and print it.
 
-python -m mallob_py.simulation.fuzz --seconds 60        as many seeds as fit python -m
-mallob_py.simulation.fuzz --seed 4711         this seed; a failure is shrunk and described python -m
-mallob_py.simulation.fuzz --bags              plans of bag jobs instead of clusters python -m
-mallob_py.simulation.fuzz --replay FILE       a shrunk plan, described with its traceback
+python -m mallob_py.simulation.fuzz --seconds 60        as many seeds as fit
+python -m mallob_py.simulation.fuzz --seed 4711         this seed; a failure is shrunk and described
+python -m mallob_py.simulation.fuzz --bags              plans of bag jobs instead of clusters
+python -m mallob_py.simulation.fuzz --replay FILE       a shrunk plan, described with its traceback
 
 A plan says what happens to a cluster or, with `--bags`, to a bag job (`lives.py`); `shrinking.py` tells how a
 failure is shrunk.
@@ -72,7 +72,7 @@ def tell(found: Found, folder: Path, seconds_max: float, lives: Lives[Any] = CLU
 
 
 class _Fuzz:
-    """Plays seeds on all cores; meanwhile one core shrinks failures of each new kind."""
+    """Simulates the plans of seeds on all cores; meanwhile one core shrinks failures of each new kind."""
 
     def __init__(self, pool: Any, options: argparse.Namespace) -> None:
         self._pool = pool
@@ -89,7 +89,7 @@ class _Fuzz:
         self.failed = 0
 
     def run(self) -> None:
-        """Play seeds until the time is over or there are many failures; then wait for seeds under way."""
+        """Simulate seeds until the time is over or there are many failures; then wait for seeds under way."""
         deadline_s = self._began_s + self._options.seconds
         while True:
             goes_on = time.monotonic() < deadline_s and self.failed < _FAILURES_MAX
@@ -165,7 +165,7 @@ def _leave_interrupts_to_the_parent() -> None:
 
 
 def fuzz(options: argparse.Namespace) -> int:
-    """Play random seeds in parallel; return 1 if any of them fails."""
+    """Simulate plans of random seeds in parallel; return 1 if any of them fails."""
     with multiprocessing.get_context("fork").Pool(options.jobs, _leave_interrupts_to_the_parent) as pool:
         fuzzing = _Fuzz(pool, options)
         try:
@@ -177,7 +177,7 @@ def fuzz(options: argparse.Namespace) -> int:
 
 
 def replay_seed(seed: int, folder: Path, shrink_seconds: float, lives: Lives[Any] = CLUSTERS) -> int:
-    """Play one seed and report its shrunk failure."""
+    """Simulate one seed's plan and report its shrunk failure."""
     found = play(seed, lives)
     if found is None:
         print(f"seed {seed}: all invariants hold")
@@ -187,7 +187,7 @@ def replay_seed(seed: int, folder: Path, shrink_seconds: float, lives: Lives[Any
 
 
 def replay_file(path: Path) -> int:
-    """Play a plan, or the stimuli of a real run, from a file, and report what happens."""
+    """Replay a plan, or the stimuli of a real run, from a file, and report what happens."""
     try:
         return replay(path)
     except ReplayError as error:

@@ -179,7 +179,7 @@ class Network(ABC):
         on_quiescent: Callable[[Any], None] | None = None,
         events_max: float = 1_000_000,
     ) -> int:
-        """Play events up to `until_s`; return their number. `on_quiescent` is called at quiescent moments."""
+        """Do events up to `until_s`; return their number. At quiescent moments, `on_quiescent` is called."""
         count = 0
         quiet = False
         heap = self._heap
@@ -221,7 +221,7 @@ class Network(ABC):
             del self._last_delivery[pair]
 
     def _step(self) -> None:
-        """Play the next event: a message, a tick, or an action."""
+        """Carry out the next event: a message, a tick, or an action."""
         when_s, _, place, source, item = heappop(self._heap)
         assert when_s >= self.now, "time goes back"
         self.now = when_s

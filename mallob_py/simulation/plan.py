@@ -120,7 +120,7 @@ class SetBack(Deed, frozen=True, kw_only=True, tag="set-back"):
 
 
 class Terms(Deed, frozen=True, kw_only=True, tag="terms"):
-    """The job gets another priority and another bound on its demand."""
+    """The job's priority, and the bound on its demand, change to these values."""
 
     priority: float
     max_demand: int

@@ -52,7 +52,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def replay(path: Path) -> int:
-    """Play a log, a folder of logs, or a plan; return 1 if it differs or fails. Raises ReplayError."""
+    """Replay a log, a folder of logs, or a plan; return 1 if it differs or fails. Raises ReplayError."""
     try:
         if path.is_dir():
             logs = (log for suffix in _SUFFIXES for log in path.rglob(f"*{suffix}"))
@@ -100,7 +100,7 @@ def _replay_logs(paths: list[Path], given: Path) -> int:
 
 
 def replay_log(path: Path) -> Difference | int:
-    """Play a log; return its first difference or its count of stimuli. Raises OSError, ReplayError."""
+    """Replay a log; return its first difference or its count of stimuli. Raises OSError, ReplayError."""
     with path.open("rb") as file:
         lines = _whole_lines(file, path)
         first = next(lines, b"")
@@ -191,7 +191,7 @@ class _DeskReplay:
             raise ReplayError(f"{self._path}:{self._number}: {error}") from None
 
     def play(self) -> Difference | int:
-        """Play the whole log; return its first difference or its count of calls. Raises ReplayError."""
+        """Replay the whole log; return its first difference or its count of calls. Raises ReplayError."""
         try:
             self._play_calls()
             if self._line is not None:
@@ -206,7 +206,7 @@ class _DeskReplay:
         return self._calls
 
     def _play_calls(self) -> None:
-        """Play the calls that follow at the present depth."""
+        """Replay the calls that follow at the present depth."""
         depth = self._depth
         while isinstance(call := self._line, Call) and call.depth == depth:
             self._call = call

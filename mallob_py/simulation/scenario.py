@@ -1,4 +1,4 @@
-"""Playing a plan: its events, a check whenever the cluster rests, and a check that it comes to rest in time.
+"""Simulation of a plan: its events, a check at each rest of the cluster, and a check that rests come in time.
 
 Fairness is promised for a cluster without further news: within a bounded number of rounds of messages it must
 come to rest, and at rest the invariants of `check.py` must hold. News are the events of the plan and the ends
@@ -136,7 +136,7 @@ class Scenario:
         )
 
     def run(self) -> None:
-        """Play all events of the plan, checking at each rest; then end all jobs and check again."""
+        """Carry out all events of the plan, checking at each rest; then end all jobs and check again."""
         cluster, plan = self.cluster, self.plan
         cluster.run(until_s=plan.last_deed_s, on_quiescent=self._check)
         if cluster.is_ending:
@@ -164,7 +164,7 @@ class Scenario:
             self._rest()
 
     def _rest(self) -> None:
-        """Play on without events of the plan: the cluster must come to rest in time, and be fair then."""
+        """Go on without events of the plan: the cluster must come to rest in time, and be fair then."""
         cluster, bound_s = self.cluster, self._bound_s
         news_s = cluster.now
         live = len(cluster.folders.open)
@@ -184,7 +184,7 @@ class Scenario:
     # --- events of the plan ---------------------------------------------------------------
 
     def _do(self, deed: plans.AnyDeed) -> None:
-        """Play an event if its job is there and has a worker for it."""
+        """Carry out an event if its job is there and has a worker for it."""
         cluster = self.cluster
         if cluster.is_ending:
             return
@@ -234,7 +234,7 @@ class Scenario:
         return self.cluster.folders
 
     def _change(self, cluster: Cluster, deed: plans.Change) -> None:
-        """Play an event that concerns ranks; but keep the last awake rank, and the last rank that stays."""
+        """Carry out an event for ranks; but keep the last awake rank, and the last rank that stays."""
         awake = cluster.members_awake()
         if not awake:  # no rank can carry the order out
             return
@@ -336,12 +336,12 @@ def _stimuli_of(deed: plans.AnyDeed, worker: int, process: Process | None) -> tu
 
 
 def failure_of(plan: plans.Plan) -> Failure | None:
-    """Play a plan to its end, or to its failure; return the failure."""
+    """Simulate a plan to its end, or to its failure; return the failure."""
     return failure_in(Scenario(plan))
 
 
 def failure_in(scenario: Scenario) -> Failure | None:
-    """Play a scenario to its end, or to its failure; return the failure."""
+    """Simulate a scenario to its end, or to its failure; return the failure."""
     try:
         scenario.run()
     except Exception as error:
@@ -398,7 +398,7 @@ class _Tap:
 
 
 def schedule_of(plan: plans.Plan) -> str:
-    """Play the plan and describe its events up to its failure."""
+    """Simulate the plan and describe its events up to its failure."""
     scenario = Scenario(plan)
     tap = _Tap(scenario)
     failure = failure_in(scenario)

@@ -90,7 +90,7 @@ class Shrinker(ABC, Generic[AnyPlan]):
 
     @abstractmethod
     def _failure_of(self, plan: AnyPlan) -> Failure | None:
-        """Play a plan to its end, or to its failure; return the failure."""
+        """Simulate a plan to its end, or to its failure; return the failure."""
 
     def shrunk(self) -> Shrunk[AnyPlan]:
         before = None

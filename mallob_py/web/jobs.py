@@ -249,7 +249,7 @@ class Jobs:
         return sorted(ours + others, key=views.end_of, reverse=True)[:_RECENT_MAX]
 
     def _live(self, identity: str, client_index: int, submission: str = "") -> views.Job | None:
-        """Return a live job from the service's status."""
+        """Return a job's entry in the service's status; None: it has none, or no service runs."""
         seen = self._status.now()
         if seen.status is None or seen.status.is_stale():
             return None
@@ -635,7 +635,7 @@ def _read_reply(path: Path) -> dict[str, Any] | None:
         return client.read_reply(path)
     except ServiceError as error:
         is_deep = isinstance(error.__cause__, RecursionError)
-        why = "the reply is nested too deeply" if is_deep else "the reply is damaged, as by a loss of power"
+        why = "the reply is nested too deeply" if is_deep else "the reply is damaged, perhaps by power loss"
     return {"error": {"field": "", "message": f"{why}; look at the file {path.name}"}}
 
 

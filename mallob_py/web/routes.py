@@ -351,7 +351,7 @@ APPLICATION = Operation(
 BATCH = Operation(
     "GET",
     "/api/batch",
-    "Queue, slots and the last minutes of the scheduler of whole jobs that --batch-dir names.",
+    "Queue, slots and the last minutes of the batch scheduler whose folder is --batch-dir.",
     {
         _JSON: {
             "type": "object",
@@ -408,7 +408,7 @@ class Interface:
     receiver: Receiver
     arrivals: Arrivals
     loop: LoopWatch
-    #: the function that returns the state of a scheduler of whole jobs, if there is one
+    #: the function that returns the state of the batch scheduler, if there is one
     look_at_batch: Callable[[], object] | None = None
     #: large answers in production, and finished answers that are not read yet
     making: Places = field(default_factory=lambda: Places(_MADE_AT_ONCE, _MADE_AT_ONCE_MAX))
@@ -429,7 +429,7 @@ class Interface:
         if _user(request) is not None:
             raise ApiError(403, "batch jobs belong to the operator; ask with the operator's token")
         if self.look_at_batch is None:
-            raise ApiError(404, "this server shows no scheduler of whole jobs: mallob-py web --batch-dir DIR")
+            raise ApiError(404, "this server shows no batch scheduler; give --batch-dir to mallob-py web")
         return _json(await run_in_threadpool(self.look_at_batch))
 
     async def history(self, request: Request) -> Response:

@@ -340,7 +340,7 @@ def load_token(path: Path) -> Token:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise ServiceError(f"{path}: is no file; name another --token-file")
+                raise ServiceError(f"{path}: is not a regular file; name another --token-file")
             secret = file.read(1000).strip()
     except OSError as error:
         raise ServiceError(f"{path}: cannot be read: {error.strerror}") from None

@@ -412,7 +412,7 @@ def main() -> None:
 
 
 def solved(one: Drawn, count: int, tree: Path | None, limit_s: float, further: Sequence[str]) -> Run:
-    """Run `solve` of the sources in `tree` (None: these sources). Raises BenchmarkError at a wrong answer."""
+    """Run `solve` of a source tree (None: this one). Raises BenchmarkError if the answer is wrong."""
     places = {} if tree is None else {"PYTHONPATH": f"{tree}:{tree / 'apps'}"}
     run, _ = run_to_the_end([*_SOLVE, str(count), *further, str(one.file)], limit_s, places)
     if run.answer not in (one.answer, "?"):

@@ -89,5 +89,5 @@ class Disks:
 
 
 def _no_files(folder: str, names: list[str]) -> list[str]:
-    """Return the names of FIFOs and sockets, because copying these would wait for ever."""
+    """Return the names of FIFOs and sockets, which must not be copied: that would wait for ever."""
     return [name for name in names if Path(folder, name).is_fifo() or Path(folder, name).is_socket()]

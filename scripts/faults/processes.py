@@ -34,7 +34,7 @@ def lives(pid: int) -> bool:
 
 
 def marked_processes(mark: str) -> list[int]:
-    """Return the living processes that inherited the mark."""
+    """Return the living processes whose environment has this value of MARK."""
     return processes_with(MARK, mark)
 
 

@@ -165,7 +165,7 @@ class Ranks:
         return number_of(self._service, pid)
 
     def note_full_disk(self) -> None:
-        """Note that the pending order may be refused because a disk is full."""
+        """Record that the pending order may be refused because a disk is full."""
         if self._ordered is not None:
             self._ordered.is_struck = True
 

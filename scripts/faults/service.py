@@ -54,7 +54,7 @@ class Seen:
 
 
 class Service(Seen):
-    """A run of `mallob-py serve`, with restarts; all its processes inherit a mark."""
+    """A run of `mallob-py serve`, with restarts; an environment variable marks all of its processes."""
 
     def __init__(
         self,

@@ -55,7 +55,8 @@ IN_FLIGHT_MAX = 120
 #: longest wait for a reply: REPLY_DEADLINE_S, and if ranks may be lost REPLY_DEADLINE_TIMEOUTS times
 #: --rank-timeout more, because hangs must be noticed, and few ranks do all work
 REPLY_DEADLINE_S, REPLY_DEADLINE_TIMEOUTS = 90.0, 20
-#: permitted growth of a rank: a client remembers 100 000 ended jobs for dependencies, which takes some 30 MB
+#: permitted growth of a rank's memory: a client remembers 100 000 ended jobs, since later jobs may depend on
+#: them; this takes some 30 MB
 RSS_GROWTH_MAX_BYTES = 48 << 20
 FDS_GROWTH_MAX = 24
 #: greatest memory of a rank at the end, after large messages' memory is freed: a new rank has 16 MB, a
@@ -138,7 +139,7 @@ class Soak:
             path.unlink()
 
     def play(self) -> None:
-        """Play all rounds. Raises Wrong."""
+        """Run all rounds. Raises Wrong."""
         try:
             self._play()
             self._web.end()
@@ -212,7 +213,7 @@ class Soak:
             print(sample)
 
     def _play_round(self) -> None:
-        """Play a round of jobs and faults. In a soak with losses of ranks, ranks also leave and join."""
+        """Run a round of jobs and faults. In a soak with losses of ranks, ranks also leave and join."""
         rng, jobs, ranks = self._rng, self._jobs, self._ranks
         is_burst = rng.random() < 0.15
         kill_rate = rng.choice((0.0, 0.03, 0.15))

@@ -60,7 +60,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def html_of(shown: object) -> str:
-    """Return an object's HTML, as IPython does."""
+    """Return the HTML that IPython shows for an object."""
     return str(getattr(shown, "_repr_html_")())  # noqa: B009
 
 

@@ -55,7 +55,7 @@ def test_without_a_file_it_is_called_after_the_kind(
     [
         (["best"], "no workload 'best' (there are lublin, "),
         (["lublin", "--nodes", "8"], "needs 32 nodes at least, not 8"),
-        (["glb", "-n", "7"], "a batch of glb has 25 jobs on 32 nodes"),
+        (["glb", "-n", "7"], "glb generates only batches of 25 jobs on 32 nodes"),
         (["pecs23", "-o", "made.swf"], "made.swf: SWF cannot express jobs that are not rigid"),
         (["kit", "-o", "/nowhere/made.swf"], "/nowhere/made.swf: No such file or directory"),
     ],

@@ -231,5 +231,5 @@ def test_an_answer_that_nobody_asked_for_is_a_violation() -> None:
     net.all[0].author(_event(3, demand=2))
     net.run()
     answer = next(message for message in net.sent if isinstance(message, messages.VolumeAnswer))
-    with pytest.raises(PeerViolation, match="no question"):
+    with pytest.raises(PeerViolation, match="without a question"):
         net.all[1].receive(answer, 0.0)

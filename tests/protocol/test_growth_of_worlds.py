@@ -78,10 +78,10 @@ def test_one_that_dies_on_its_way_is_left_out() -> None:
     for rank in (5, 6):
         host.come(rank)
     host.growth.connected(6)
-    host.growth.lost(5, "has died")
+    host.growth.lost(5, "was lost")
     assert host.growth.turn((0, 1), 0.0) == Ordered(joins=((6, 2),))
     assert host.growth.is_over((0, 1, 6))
-    assert host.growth.problems == {5: "has died"}
+    assert host.growth.problems == {5: "was lost"}
 
 
 def test_one_that_does_not_come_up_in_time_is_ended() -> None:

@@ -45,7 +45,7 @@ def test_a_newcomer_is_connected_when_all_peers_have_noted_it() -> None:
 def test_a_newcomer_waits_for_no_peer_that_is_lost() -> None:
     it = newcomer()
     told(it, HOST, rank_messages.Welcome((peer(HOST), peer(OTHER)), 0.0, (1, 1)))
-    it.handle(RankLost(OTHER, "has died"), 1.0)
+    it.handle(RankLost(OTHER, "was lost"), 1.0)
     assert Tell(HOST, 0, 0, 0, rank_messages.Connected()) in it.effects
 
 
@@ -57,7 +57,7 @@ def test_a_newcomer_answers_a_later_one() -> None:
 
 def test_a_newcomer_ends_when_its_host_is_lost_before_it_joins() -> None:
     it = newcomer()
-    it.handle(RankLost(HOST, "has died"), 1.0)
+    it.handle(RankLost(HOST, "was lost"), 1.0)
     assert list(it.effects) == [Refused("rank 0, which has started rank 5, is gone")]
 
 

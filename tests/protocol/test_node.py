@@ -46,20 +46,20 @@ def test_a_message_that_no_pe_sends_at_this_time_is_its_ranks_fault() -> None:
     node = node_of(0, 1, 1)
     node.handle(rank_stimuli.Said(1, G, 1, 0, Epoch(7, ())), 0.0)
     (accused,) = of_kind(node, rank_effects.Accuse)
-    assert "epoch 7 after 0" in accused.how  # type: ignore[attr-defined]
+    assert "epoch 7 after epoch 0" in accused.how  # type: ignore[attr-defined]
     with pytest.raises(PeerViolation, match="epoch 7 after epoch 0"):
         node.handle(rank_stimuli.Said(0, G, 0, 0, Epoch(7, ())), 0.0)
 
 
 def test_a_lost_rank_ends_all_where_they_shall_not_go_on_without_it() -> None:
     node = node_of(0, 1, 1, survives=False)
-    node.handle(rank_stimuli.RankLost(1, "has died"), 0.0)
-    assert of_kind(node, rank_effects.Fail) == [rank_effects.Fail("rank 1 (process 7 on h) has died")]
+    node.handle(rank_stimuli.RankLost(1, "was lost"), 0.0)
+    assert of_kind(node, rank_effects.Fail) == [rank_effects.Fail("rank 1 (process 7 on h) was lost")]
 
 
 def test_the_last_rank_goes_on_in_the_same_moment() -> None:
     node = node_of(0, 1, 1)
-    node.handle(rank_stimuli.RankLost(1, "has died"), 0.0)
+    node.handle(rank_stimuli.RankLost(1, "was lost"), 0.0)
     kinds = [type(each) for each in node.effects]
     assert (
         kinds.index(rank_effects.Bury)
@@ -68,7 +68,7 @@ def test_the_last_rank_goes_on_in_the_same_moment() -> None:
     )
     assert not node.is_halted
     assert of_kind(node, rank_effects.Say) == [
-        rank_effects.Say("rank 1 (process 7 on h) has died. 1 rank goes on (generation 2)")
+        rank_effects.Say("rank 1 (process 7 on h) was lost. 1 rank goes on (generation 2)")
     ]
 
 
@@ -202,6 +202,6 @@ def test_a_rank_that_dies_while_all_end_is_not_waited_for() -> None:
     node = node_of(0, 1, 1, 1)
     node.handle(rank_stimuli.EndWanted(), 0.0)
     node.effects.clear()
-    node.handle(rank_stimuli.RankLost(1, "has died"), 0.0)
+    node.handle(rank_stimuli.RankLost(1, "was lost"), 0.0)
     assert list(node.effects) == [rank_effects.Bury(1)]
     assert node.is_over(0.0)

@@ -21,7 +21,7 @@ REQUEST = messages.Request(1, 0, 0, 1, 0, 0, (1,), 0, 0.0, None)
 @pytest.mark.parametrize(
     ("config", "message", "what"),
     [
-        (Config(), messages.Epoch(5, ()), "epoch 5 after 0"),
+        (Config(), messages.Epoch(5, ()), "epoch 5 after epoch 0"),
         (DISTRIBUTED, messages.Epoch(1, ()), "another kind of balancing"),
         (Config(), messages.Supply(1, 1), "a supply from a PE that is not a child of PE 0"),
         (ROUTING, messages.IdleChange(1), "an idle count from a PE that is not a child of PE 0"),

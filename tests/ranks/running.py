@@ -56,7 +56,7 @@ def with_apps(folder: str = "tests/ranks/programs", **places: str) -> dict[str, 
 
 
 def marked_processes(mark: str) -> list[int]:
-    """Return the living processes that inherited a mark."""
+    """Return the living processes whose environment has this value of MARK."""
     return processes_with(MARK, mark)
 
 
@@ -145,10 +145,10 @@ def started(
     env: Mapping[str, str] | None = None,
     **further: Any,
 ) -> Iterator[tuple[subprocess.Popen[Any], str]]:
-    """Start `mallob-py ...`; yield the process and a mark; all processes with this mark must end with the
-    block.
+    """Start `mallob-py ...`; yield the process, and the value of MARK in the environment of its processes.
 
-    `further` is for Popen; without it, standard output and errors are pipes of text.
+    At the end of the block, processes with this value must have ended or end soon; it is an error if they do
+    not. `further`: arguments for Popen; by default, standard output and standard error are pipes of text.
     """
     mark = uuid.uuid4().hex
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

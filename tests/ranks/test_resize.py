@@ -44,7 +44,7 @@ def test_ranks_leave_by_order_and_jobs_go_on(tmp_path: Path) -> None:
         assert service.ask("later", application="NOOP")["result"]["resultcode"] == 10
         assert service.output.count("accepting jobs") == 1
         poll_until(lambda: "has left" in service.output, "it is told")
-        assert "died" not in service.output
+        assert "was lost" not in service.output
         assert service.stop() == 0
         assert service.processes() == []
 

@@ -67,7 +67,7 @@ def test_chunks_that_never_cease_let_the_loop_go_on(tmp_path: Path) -> None:
         (seal(G, 0, 1, encode(Supply(1, 1))), "a message of PE 0, which is not one of its PEs"),
         (seal(G, 5, 1, encode(Supply(1, 1))), "a message of PE 5, which is not one of its PEs"),
         (seal(G, 2, 2, encode(Supply(1, 1))), "a message for PE 2, which is not here"),
-        (seal(G, 2, 0, encode(Epoch(7, ()))), "epoch 7 after 0"),
+        (seal(G, 2, 0, encode(Epoch(7, ()))), "epoch 7 after epoch 0"),
     ],
 )
 def test_a_message_that_no_rank_can_have_sent_ends_the_system_with_the_name_of_its_sender(

@@ -134,7 +134,9 @@ def test_an_entry_that_lacks_something_is_refused(entry: str) -> None:
 
 
 class _Chance(mutate.Runner):
-    """A runner by which the first test fails in these runs, and the second test under every mutation."""
+    """A fake runner: the n-th run of the first test fails if `first_fails[n]`; the second test fails in all
+    mutated folders.
+    """
 
     def __init__(self, *, first_fails: tuple[bool, ...]) -> None:
         super().__init__()

@@ -48,7 +48,7 @@ class Client:
         self.endings = Endings(parts, self.status)
 
     def take(self, job: int, accepted_s: float, since_s: float, arrival_s: float = 0.0) -> LiveJob:
-        """Take in a job, whose file was handed in at `since_s`."""
+        """Accept a job whose file was submitted at `since_s`."""
         content = json.dumps({"user": "u", "name": f"n{job}", "application": "NOOP"}).encode()
         file = parse_job(content, {"NOOP": InputUse.NONE})
         assert isinstance(file, JobFile)

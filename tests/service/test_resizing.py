@@ -189,7 +189,7 @@ def test_an_order_is_answered_when_the_processes_are_gone(tmp_path: Path) -> Non
     assert (answer.before, answer.after, answer.refusal) == (4, 2, "")
 
 
-@pytest.mark.parametrize(("problems", "said"), [({}, ""), ({3: "has died"}, "rank 3 has died")])
+@pytest.mark.parametrize(("problems", "said"), [({}, ""), ({3: "was lost"}, "rank 3 was lost")])
 def test_growth_is_answered_when_all_have_joined_or_failed(
     problems: dict[int, str], said: str, tmp_path: Path
 ) -> None:
@@ -517,7 +517,7 @@ def test_an_order_that_was_carried_out_while_the_disk_was_full_is_answered_later
     resizing.turn(0.0)
     folder.is_full = True
     rank.begin(0, 1, 2)
-    rank.done({3: "has died"})
+    rank.done({3: "was lost"})
     for now in range(1, 10):
         turns_until_quiet(resizing, float(now))
     assert rank.grown == [2]
@@ -527,7 +527,7 @@ def test_an_order_that_was_carried_out_while_the_disk_was_full_is_answered_later
     turns_until_quiet(resizing, 20.0)
     answer = answer_to(given)
     assert answer is not None
-    assert "rank 3 has died" in answer.refusal
+    assert "rank 3 was lost" in answer.refusal
     assert (answer.before, answer.after) == (2, 3)
     assert answer_to(other) is not None
     assert rank.grown == [2]

@@ -78,7 +78,7 @@ def test_a_life_with_a_loss_comes_to_the_same_effects_again(
     tell(0, ToPE(0, JobSubmitted(1, JobParameters(), Description(1, b"x"))))
     tell(0, ToPE(0, WorkerStarted(0)))
     del nodes[len(capacities) - 1]
-    tell(0, RankLost(len(capacities) - 1, "has died"))
+    tell(0, RankLost(len(capacities) - 1, "was lost"))
     tell(0, ToPE(0, JobInterrupted(1)))
     assert {node.present.number for node in nodes.values()} == {2}
     for log in logs.values():
@@ -142,9 +142,9 @@ def test_what_a_pe_raised_is_raised_again(tmp_path: Path) -> None:
     with pytest.raises(PeerViolation):
         log_of(tmp_path, TimeCame(), ToPE(0, Received(0, Epoch(7, ()))))
     (path,) = tmp_path.iterdir()
-    assert "epoch 7 after 0" in path.read_text()
+    assert "epoch 7 after epoch 0" in path.read_text()
     assert replay_log(path) == 2
-    path.write_text(path.read_text().replace('epoch 7 after 0"', 'epoch 9 after 0"'))
+    path.write_text(path.read_text().replace('epoch 7 after epoch 0"', 'epoch 9 after epoch 0"'))
     found = replay_log(path)
     assert isinstance(found, Difference)
     assert found.line == 3

@@ -14,7 +14,7 @@ _LARGE = (49, 99, 149, 199, 249)
 
 
 def _replayed(seed: int) -> str | None:
-    """Play one seed, whole and cut off; return the failure and the command for a replay, or None."""
+    """Simulate a seed's plan, whole and cut off; return the failure and a command to replay it, or None."""
     if (found := play(seed)) is None:
         return None
     return f"{found.failure.text}replay: python -m mallob_py.simulation.fuzz --seed {seed}"

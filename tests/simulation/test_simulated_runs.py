@@ -28,7 +28,7 @@ def one_job(**changes: float) -> JobSpec:
 
 
 def played(setting: Setting, *specs: JobSpec, log: SimulationLog | None = None) -> Simulation:
-    """Play these jobs, or if none are given, the jobs of the setting."""
+    """Simulate these jobs or, if none are given, the stream of jobs that the setting describes."""
     simulation = Simulation(setting, log)
     simulation.submit_all(specs or job_stream(setting.jobs, setting.pes, setting.seconds, setting.seed))
     simulation.play()

@@ -81,7 +81,7 @@ def test_a_folder_of_somebody_else_takes_no_uploads(tmp_path: Path) -> None:
 
 def test_nobody_waits_at_a_pipe_for_the_token(tmp_path: Path) -> None:
     put(tmp_path / "token", Kind.FIFO, tmp_path)
-    with pytest.raises(ServiceError, match="is no file"):
+    with pytest.raises(ServiceError, match="is not a regular file"):
         load_token(tmp_path / "token")
 
 

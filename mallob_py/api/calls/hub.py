@@ -620,7 +620,7 @@ class Hub:
             self._selector.modify(one.socket, events, one)
 
     def is_gone(self, one: _Connection) -> None:
-        """Note that a connection is closed; `_bury` removes it."""
+        """Record that a connection is closed; `_bury` removes it."""
         one.is_closed = True
         self._gone.append(one)
 

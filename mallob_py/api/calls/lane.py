@@ -56,7 +56,7 @@ class Terms(NamedTuple):
     time_limit_s: float | None = None
     cpu_limit_s: float | None = None
     name: str = ""
-    #: random mark of a map that has a job of its own; "": the job serves any calls
+    #: random id of a map that has a job of its own; "": the job serves any calls
     map: str = ""
 
 

@@ -112,7 +112,7 @@ class _Timed:
 
 
 def run(output: Output, processes: int | None, traces: Path | None, full: bool = False) -> None:
-    """Play all runs and write tables. `full`: every fifth instance, and the log joined from all instances.
+    """Do all runs and write tables. `full`: every fifth instance, and the log joined from all instances.
 
     Raises ValueError for missing or damaged logs, PolicyError without OR-Tools.
     """

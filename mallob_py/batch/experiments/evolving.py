@@ -73,7 +73,7 @@ class Run(frame.Run, frozen=True):
 
 
 def run(output: Output, processes: int | None, traces: Path | None, live: bool = False) -> None:
-    """Play all batches and write the tables. Raises OSError, with `live` also ReplayError."""
+    """Do all batches and write the tables; `live`: run real programs. Raises OSError, ReplayError."""
     if live:
         output.tables([_live_table(output)], _REMARKS)
         return

@@ -129,7 +129,7 @@ class Run(frame.Run, frozen=True):
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Play all runs and write tables; without traces, only for generated jobs. Raises OSError, SwfError."""
+    """Do all runs and write tables; without traces, only for generated jobs. Raises OSError, SwfError."""
     cases = [case for case in CASES if case.trace is None or path_in(traces, case.trace.file)]
     if traces is not None and len(cases) == 1:
         raise missing("fair", (case.trace.file for case in CASES if case.trace))

@@ -48,7 +48,7 @@ class Run(frame.Run, frozen=True):
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Play all runs and write tables; without traces, only for generated jobs. Raises OSError, SwfError."""
+    """Do all runs and write tables; without traces, only for generated jobs. Raises OSError, SwfError."""
     known = [case for case in CASES if case.name in _NAMES]
     cases = [case.name for case in known if case.trace is None or path_in(traces, case.trace.file)]
     if traces is not None and len(cases) == 1:

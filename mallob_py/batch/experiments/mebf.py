@@ -180,7 +180,7 @@ STUDIES = (
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Play all cases and write tables; without traces, only for generated jobs. Raises OSError, SwfError."""
+    """Do all cases and write tables; without traces, only for generated jobs. Raises OSError, SwfError."""
     of_traces = {
         f"{name}, {'exact' if exact else 'users'}": Case(_TRACE_JOBS, 1.0, trace=name, exact=exact)
         for name, (file, _) in _TRACES.items()

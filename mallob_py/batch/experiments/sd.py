@@ -151,7 +151,7 @@ _MEASURES: dict[str, Callable[[Measured], float]] = {
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Play all runs, write tables; without traces, only for workloads 1 and 2. Raises OSError, SwfError."""
+    """Do all runs, write tables; without traces, only for workloads 1 and 2. Raises OSError, SwfError."""
     here = [name for name, case in CASES.items() if path_in(traces, case.trace.file)]
     if traces is not None and not here:
         files = " or ".join(case.trace.file for case in CASES.values())

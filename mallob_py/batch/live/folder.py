@@ -1,4 +1,22 @@
-"""The folder of a live scheduler: the state on disk from which a restarted scheduler continues."""
+"""The folder of a live scheduler: the state on disk from which a restarted scheduler continues.
+
+    DIR/                    of mode 0700
+      lock                  held while a scheduler runs here
+      scheduler.sock        where the scheduler takes commands and jobs
+      clock.json            a reading of the scheduler's clock
+      nodes.json            the scheduler's nodes
+      jobs/NUMBER/          a job that waits or runs
+        script job.json     the job as submitted
+        run.json            written before the job starts: when, on which slots, where it takes orders
+        launch.json         for the job's keeper, which writes begun.json and status.json and holds `lock`
+        allotment.json      the cores that the job may use
+        cancelled           exists if the job is to end
+        output nodes        what the job prints; its hosts
+        orders.sock         where the job takes orders, if it does
+      ended/NUMBER/         an ended job
+
+Each JSON file is written as a whole, before the scheduler acts by it.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""A guard: a process that looks after a job on the node of its script, where the job's keeper starts it.
+"""A guard: a process that looks after a job whose script runs on another node than the scheduler.
 
-A guard does what a keeper does on the scheduler's own host (see `remote`). It has a temporary folder for the
-sockets between a malleable program and its scheduler. If a guard is killed, its parent ends the job's
-processes, even those that have changed environment and session.
+The job's keeper starts the guard on the script's node (see `remote`). There the guard starts, resizes and
+ends the job, as keepers themselves do on the scheduler's host. A guard has a temporary folder for the sockets
+between a malleable program and its scheduler. If a guard is killed, its parent ends the job's processes, even
+those that have changed environment and session.
 """
 
 from __future__ import annotations

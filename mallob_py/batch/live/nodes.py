@@ -136,7 +136,7 @@ class NodeBook:
         node.state, node.reason = NodeState.DRAINED, reason
 
     def leave(self, name: str) -> None:
-        """Note that a node is to be given back when no job has a slot there. Raises NodesError."""
+        """Record that a node is to be given back when no job has a slot there. Raises NodesError."""
         node = self._known(name)
         node.state, node.reason = NodeState.LEAVING, "given back when its jobs have ended"
 
@@ -152,7 +152,7 @@ class NodeBook:
         node.state, node.reason = NodeState.UP, ""
 
     def set_down(self, name: str, reason: str) -> None:
-        """Note that a node was not reached; no effect if the node is not up."""
+        """Record that a node was not reached; no effect if the node is not up."""
         node = self._nodes[name]
         if node.state is NodeState.UP:
             node.state, node.reason = NodeState.DOWN, reason

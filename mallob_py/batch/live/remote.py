@@ -90,7 +90,7 @@ class AnswerLine(msgspec.Struct, frozen=True, tag="Answer"):
 
 
 class Answered(msgspec.Struct, frozen=True, tag=True):
-    """Note that no further answer to the present order follows."""
+    """Record that no further answer to the present order follows."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):

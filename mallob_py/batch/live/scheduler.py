@@ -197,14 +197,14 @@ class LiveScheduler:
         self._refit()
 
     def ready(self, job: int) -> None:
-        """Note that a running job accepts orders from now on."""
+        """Record that a running job accepts orders from now on."""
         running = self._running.get(job)
         if running is not None and running.job.kind is Kind.MOLDABLE:
             running.job = msgspec.structs.replace(running.job, kind=Kind.MALLEABLE)
             self._view.ended = True
 
     def unready(self, job: int) -> None:
-        """Note that a running job accepts no more orders."""
+        """Record that a running job accepts no more orders."""
         running = self._running.get(job)
         self._wishes.pop(job, None)
         if running is not None and running.job.kind is Kind.MALLEABLE:
@@ -213,14 +213,14 @@ class LiveScheduler:
             self._view.ended = True
 
     def wish(self, job: int, more: int) -> None:
-        """Note that an evolving job requests `more` further slots; this replaces its earlier wish."""
+        """Record that an evolving job requests `more` further slots; this replaces its earlier wish."""
         running = self._running.get(job)
         if running is not None and running.job.kind is Kind.EVOLVING and not self._shares_cores:
             self._wishes[job] = len(self.slots_of(job)) + more
             self._view.ended = True
 
     def bound(self, job: int, most: int) -> bool:
-        """Note that a job has work for `most` slots; return False if this is known or the job takes no
+        """Record that a job has work for `most` slots; return False if this is known or the job takes no
         orders.
         """
         running = self._running.get(job)
@@ -249,7 +249,7 @@ class LiveScheduler:
         running.rate = None
 
     def released(self, job: int, slots: Sequence[int]) -> None:
-        """Note that a running job has left these slots; they may be fewer or more than ordered."""
+        """Record that a running job has left these slots; they may be fewer or more than ordered."""
         if (running := self._running.get(job)) is None:
             return
         self._request_is_answered(running)
@@ -266,7 +266,7 @@ class LiveScheduler:
         self._changed()
 
     def grown(self, job: int) -> None:
-        """Note that the order to grow has reached the job."""
+        """Record that the order to grow has reached the job."""
         if (running := self._running.get(job)) is None:
             return
         running.nodes += self._coming.pop(job, [])
@@ -276,7 +276,7 @@ class LiveScheduler:
         self._changed()
 
     def order_failed(self, job: int, was_taken: bool) -> None:
-        """Note that an order was not carried out. `was_taken`: the job may have taken the order's slots."""
+        """Record that an order was not carried out. `was_taken`: the job may have taken the order's slots."""
         if (running := self._running.get(job)) is None:
             return
         coming = self._coming.pop(job, [])

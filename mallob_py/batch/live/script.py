@@ -47,7 +47,7 @@ _NODES_MAX = 1_000_000
 _UNLIMITED_MS = 365 * 86_400_000
 #: a placeholder in the name of an output file: the width to which a number is padded, and a letter
 _FILLED = re.compile(r"%(\d{0,2})(.?)")
-_KNOWN = "%j is the job's number, %x its name, %u its user, %A its array, %a its task there, %N its node"
+_KNOWN = "%j is the job's number, %x its name, %u its user, %A its array, %a its index there, %N its node"
 #: the mark in a file's name that stands for the node until the job begins; no name contains this character
 _NODE = "\0"
 _NUMBER = re.compile("[0-9]{1,15}")

@@ -477,7 +477,7 @@ class _Server:
         self._want_decision()
 
     def _release(self, job: int, host: str) -> None:
-        """Note that a job has left a slot on a host, but not its script's first slot. Raises WireError."""
+        """Record that a job has left a slot on a host, but not its script's first slot. Raises WireError."""
         if (running := self._scheduler.running.get(job)) is None:
             return
         slots = [slot for slot in running.nodes[1:] if self._nodes.book.host_of(slot) == host]
@@ -816,7 +816,7 @@ class _Server:
                 return  # the job stays rigid
             if not entry.run.address:
                 entry.run = msgspec.structs.replace(entry.run, address=notice.address)
-                with contextlib.suppress(OSError):  # without run.json, a restart makes the job rigid
+                with contextlib.suppress(OSError):  # if this write fails, a restart makes the job rigid
                     self._write_run(entry)
                 self._scheduler.ready(number)
             if isinstance(notice, wire.Wanted):
@@ -835,7 +835,7 @@ class _Server:
             except wire.WireError as error:
                 self._say(f"job {number} {entry.wishes.name}: {error}")
                 return
-            with contextlib.suppress(OSError):  # without run.json, a restart keeps the slot for the job
+            with contextlib.suppress(OSError):  # if this write fails, a restart still gives the job this slot
                 self._write_run(entry)
         self._want_decision()
 

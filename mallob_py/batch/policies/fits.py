@@ -56,7 +56,7 @@ class Fits:
         return self._curves.get(job, self._assumed)
 
     def remark(self, running: Running) -> str:
-        """Return a sentence on a running job's curve; empty if no rate was measured."""
+        """Return a sentence on a running job's speedup curve; "": no rate of the job was measured."""
         self._note(running)
         if (rates := self._rates.get(running.job.id)) is None:
             return ""

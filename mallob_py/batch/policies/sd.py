@@ -246,7 +246,7 @@ class SdPolicy:
                 del self._alone[size]
 
     def _free_of(self, gone: Running, view: View) -> None:
-        """Note that an ended job's guest or mates share no nodes any more, unless they have other mates or
+        """Record that an ended job's guest or mates share no nodes any more, unless they have other mates or
         guests.
         """
         others = gone.mates

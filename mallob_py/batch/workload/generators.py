@@ -191,7 +191,7 @@ def _rigid(
 
 def _glb(jobs: int, nodes: int, seed: int) -> Workload:
     if (jobs, nodes) != (glb_batch.JOBS, glb_batch.NODES):
-        raise ValueError(f"a batch of glb has {glb_batch.JOBS} jobs on {glb_batch.NODES} nodes")
+        raise ValueError(f"glb generates only batches of {glb_batch.JOBS} jobs on {glb_batch.NODES} nodes")
     return glb_batch.glb_batch(seed, 1.0)
 
 

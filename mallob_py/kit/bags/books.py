@@ -33,8 +33,8 @@ class Counted(NamedTuple):
 class What(Enum):
     """Kinds of change to a worker's books."""
 
-    #: An account is opened. Account 0 is the job's, new or from a checkpoint with `done` tasks; any other
-    #: account is for a loan
+    #: an account is opened: account 0 for the job, which is new or goes on after `done` tasks from a
+    #: checkpoint; any other account for a loan
     OPENED = "opened"
     #: a loan is given from an account
     LENT = "lent"

@@ -6,10 +6,10 @@ result and no error. So authors check the laws by `mallob-py run NAME --check-la
     check_bag(SubsetsApplication(), {"weights": [3, 4, 5], "target": 7})
 
 The check splits the job's first bag into small pieces, and does each piece in several ways: as a whole, in
-small steps, after conversion to bytes and back, split into two or more parts, merged again. All ways must
-give the same result and the same number of tasks. The number may vary if long tasks are done in parts,
-or if a solution makes tasks needless (`Bag.best`, `Bag.counts_vary`). `expected_tasks` must count as
-`process` does, because a worker does not lend a bag whose expected tasks take less time than sending them.
+small steps, after conversion to bytes and back, in two or more parts, and merged again from such parts. All
+ways must give the same result and the same number of tasks. The number may differ only if long tasks are
+done in parts, or if a solution makes tasks needless (`Bag.best`, `Bag.counts_vary`). `expected_tasks` must
+count as `process` does, because a worker does not give away tasks that take less time than sending them.
 """
 
 from __future__ import annotations
@@ -337,9 +337,7 @@ class _Checker:
                 with _named("learn"):
                     bag.learn(learnt)
                 found = self._run(bag).best
-                self._expect_best(
-                    f"learn({learnt!r:.40}) changes what is found", found, self._better(outcome.best, learnt)
-                )
+                self._expect_best(f"after learn({learnt!r:.40})", found, self._better(outcome.best, learnt))
 
     def check_expected(self, pieces: Sequence[tuple[bytes, TasksResult]]) -> bool:
         """Check the expected tasks of the median piece; return whether enough pieces have an expectation."""
@@ -358,8 +356,8 @@ class _Checker:
         is_search = bag.counts_vary or type(bag).best is not Bag.best  # a found solution makes tasks needless
         if factor > _EXPECTED_FACTOR or (factor < 1.0 / _EXPECTED_FACTOR and not is_search):
             raise BrokenLaw(
-                f"expected_tasks and process count different things: of a piece that {type(bag).__name__}"
-                f" expects to have {left:.0f} tasks, process has counted {tasks} tasks"
+                "expected_tasks and process count differently: for a piece of"
+                f" {type(bag).__name__}, they give {left:.0f} and {tasks} tasks"
             )
         return True
 

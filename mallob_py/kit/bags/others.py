@@ -30,7 +30,7 @@ class Others:
         self.known.pop(address, None)
 
     def heard(self, source: Address, tells_of_work: bool) -> None:
-        """Note that a worker was heard from. Beyond KNOWN_MAX, only a worker with tasks is remembered."""
+        """Record that a worker was heard from. Beyond KNOWN_MAX, only a worker with tasks is remembered."""
         self.gone.pop(source, None)
         if len(self.known) < KNOWN_MAX or tells_of_work:
             self.hear_of((source,))

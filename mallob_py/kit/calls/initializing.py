@@ -17,8 +17,8 @@ from mallob_py.kit.calls.values import load, told
 from mallob_py.kit.calls.wire import Buffer
 
 _mutex = threading.Lock()
-#: mark of an executor whose initializer has run in this process -> module -> name -> global that the
-#: initializer has set
+#: random id (mark) of an executor whose initializer has run in this process -> module -> name -> global
+#: that the initializer has set
 _done: dict[str, dict[str, dict[str, Any]]] = {}
 #: greatest depth of functions within partials, methods and decorations
 _NESTED_MAX = 20

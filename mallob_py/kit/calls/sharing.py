@@ -49,9 +49,9 @@ class Region:
             return self._loaded[0]
 
 
-#: mark of a shared object -> the object's region in this process
+#: random id (mark) of a shared object -> the object's region in this process
 regions: dict[str, Region] = {}
-#: mark of a shared object -> a handle to it in use in this process
+#: random id (mark) of a shared object -> a handle to the object in use in this process
 _handles: WeakValueDictionary[str, Shared[Any]] = WeakValueDictionary()
 
 
@@ -102,7 +102,7 @@ fetch: Callable[[str], Region] = fetch_nothing
 
 
 def _handle(mark: str, size_bytes: int) -> Shared[Any]:
-    """Return this process's first handle with the mark, which keeps the object; else a new handle."""
+    """Return this process's first handle with this id, which keeps the object; else a new handle."""
     found = _handles.get(mark)
     return Shared(mark, size_bytes) if found is None else found
 

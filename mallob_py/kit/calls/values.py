@@ -179,7 +179,7 @@ def copied(value: Any) -> Any:
 
 
 def packed(snapshots: Iterable[Any]) -> list[Buffer]:
-    """Pack snapshots into one pickle with large buffers beside it; `load` returns the list of snapshots."""
+    """Pack snapshots into one pickle, followed by large buffers; `load` returns the list of snapshots."""
     return _dump(pickle.dumps, [_beside(one) if type(one) is list else one for one in snapshots])
 
 

@@ -49,7 +49,7 @@ class MemoryKills:
         self.is_short: Callable[[], bool] = bool
 
     def look(self, now_s: float) -> None:
-        """Note whether the kernel has killed a process since the last call."""
+        """Record whether the kernel has killed a process since the last call."""
         counted = self._count()
         if self._counted not in (None, counted):
             self._seen_s = now_s
@@ -88,7 +88,7 @@ class Starved:
         self.look_at_s = math.inf
 
     def note_death(self, task: Task, peak_bytes: int, now_s: float) -> bool:
-        """Note that a task's process was killed while memory was short; return whether the task is spared.
+        """Record that a task's process was killed while memory was short; return whether the task is spared.
 
         The death of a task that is not spared is its own fault; the task rests nevertheless.
         """

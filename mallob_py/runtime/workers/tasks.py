@@ -404,7 +404,7 @@ class Reads:
                     self._coming.add(application)
 
     def know(self, application: str) -> None:
-        """Note that the fork server has imported an application."""
+        """Record that the fork server has imported an application."""
         self._coming.discard(application)
         self._known.add(application)
 

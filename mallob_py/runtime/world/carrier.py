@@ -57,7 +57,7 @@ class Carrier:
         return min(here, default=None)
 
     def welcome(self, rank: int, host: int) -> None:
-        """Note that `rank`, which is connected by a link, is on host `host`."""
+        """Record that `rank`, which is connected by a link, is on host `host`."""
         self.hosts[rank] = host
 
     # --- sending

@@ -52,7 +52,7 @@ class Watch:
 
     @property
     def is_late(self) -> bool:
-        """Return whether a beat of the watched rank was missing at the last check."""
+        """Return whether the watched rank was silent for several heartbeats at the last check."""
         return self._silent_s > _LATE_S and self._timeout_s < math.inf
 
     def is_silent(self, now: float) -> bool:
@@ -123,7 +123,7 @@ class Ring:
             self.go_on([each for each in self._members if each != rank])
 
     def heard(self, ranks: Container[int]) -> None:
-        """Note that a message came from each of `ranks`."""
+        """Record that a message came from each of `ranks`."""
         for rank, watch in self._watches.items():
             if rank in ranks:
                 watch.heard()

@@ -139,7 +139,7 @@ class Stream:
                 self.begun.append(queue.popleft())
 
     def written(self, size_bytes: int) -> None:
-        """Note that the first `size_bytes` bytes of `begun` were written."""
+        """Record that the first `size_bytes` bytes of `begun` were written."""
         self.waiting_bytes -= size_bytes
         while size_bytes:
             first = self.begun[0]
@@ -278,7 +278,7 @@ class Links:
         #: connections that have not identified themselves, with the bytes received
         self._strangers: dict[int, tuple[socket.socket, bytearray]] = {}
         self._owed: set[_Link] = set()
-        #: links whose connections are being mended
+        #: links whose broken connections are being made again
         self._broken: set[_Link] = set()
         self._arrived: deque[Arrival] = deque()
         #: (peer, reason) of links that have ended, which `take_ended` will return

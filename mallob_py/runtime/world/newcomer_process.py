@@ -78,7 +78,7 @@ class NewcomerProcess:
         """Return a phrase that says how the process ended; must be called once, after its end."""
         code = self._process.wait()
         if self._words is None:
-            return "has died"
+            return "was lost"
         words, writer = self._words
         # Processes that the shell left behind may hold the writer's input open.
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -203,7 +203,7 @@ class ChainBook:
             self._expect(chain)
 
     def ended(self, job: int, root: int | None, now: float) -> None:
-        """Note that a job has its reply."""
+        """Record that a job has its reply."""
         self._orphans.pop(job, None)
         if (chain := self._ending.pop(job, None)) is not None:
             chain.done_by = None
@@ -263,7 +263,7 @@ class ChainBook:
         return math.inf
 
     def _expect(self, chain: Chain) -> None:
-        """Note that a chain waits for its next revision from now on."""
+        """Record that a chain waits for its next revision from now on."""
         if not chain.is_expected and (expiry_s := self._expiry_s(chain)) < math.inf:
             chain.is_expected = True
             heapq.heappush(self._expiries, (expiry_s, chain.first))

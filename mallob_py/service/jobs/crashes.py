@@ -97,7 +97,7 @@ class RunningJobs:
         return HOPELESS - max(_WEIGHT.values()) <= weight < HOPELESS
 
     def begin(self, job: int, now: float) -> None:
-        """Note that a job may cause a crash from now on."""
+        """Record that a job may cause a crash from now on."""
         if self._descriptor < 0 or job in self._slot_of:
             return
         if self._free:

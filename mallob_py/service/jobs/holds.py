@@ -82,7 +82,7 @@ class Suspects:
         return self._tried
 
     def ended(self, job: int) -> None:
-        """Note that a job has its reply."""
+        """Record that a job has its reply."""
         self.waiting.pop(job, None)
         if job == self._tried:
             self._tried, self._trial_ends_s = None, -math.inf
@@ -287,7 +287,7 @@ class Holds:
         if identity in dependencies:
             return [identity, identity]
         if identity not in self._waiting_for:
-            return []  # mostly, no job waits for the new job, so no path leads back
+            return []  # usually, no job waits for the new job, so no path leads back
         # The dependencies are sorted, so that a replay finds the same path.
         came_from = dict.fromkeys(sorted(dependencies), identity)
         frontier = list(came_from)

@@ -63,7 +63,7 @@ _RESIDING = (Seat.RESIDENT, Seat.LASTING)
 
 
 class Shares(Protocol):
-    """The rules that differ between users."""
+    """Each user's weight, and each user's limit on jobs at work."""
 
     def weight_of(self, user: str) -> float: ...
 
@@ -131,7 +131,7 @@ class Queue:
                 heapq.heappop(heap)
 
     def forget_one(self) -> None:
-        """Note that a job no longer waits; drop all such jobs from the heaps when there are many."""
+        """Record that a job no longer waits; drop all such jobs from the heaps when there are many."""
         self.gone += 1
         if 2 * self.gone > sum(len(heap) for heap, _ in self._heaps()) + _OUTDATED_MAX:
             self.gone = 0
@@ -296,7 +296,7 @@ class Line:
     # --- jobs after their first turn ----------------------------------------------------------
 
     def settle(self, job: LiveJob) -> None:
-        """Note that a job at work has had its first turn."""
+        """Record that a job at work has had its first turn."""
         if job.seat not in _RESIDING and not self._find_room(job, Seat.RESIDENT):
             job.seat = Seat.EXPRESS_DUE if job.seat in _IN_EXPRESS else Seat.DUE
             self._due[job] = None

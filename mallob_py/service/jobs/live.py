@@ -73,7 +73,7 @@ class LiveJob:
         """`since_s`: the time from which the job's waiting counts."""
         self.id = job
         self.identity = file.identity
-        # Interned, since a hundred thousand jobs mostly have few users.
+        # Interned, since even a hundred thousand jobs usually have few users.
         self.user = sys.intern(file.user)
         self.application = sys.intern(file.application)
         self.group = sys.intern(file.group)
@@ -130,7 +130,7 @@ class LiveJobs(dict[int, LiveJob]):
         super().__init__()
         #: rough memory of the parsed files that are kept
         self.parsed_bytes = 0
-        #: terms of the last job added, which the next job mostly shares
+        #: terms of the last job added, which the next job usually has, too
         self._terms: JobTerms | None = None
         #: state -> number of jobs; user -> number of jobs
         self.states: Counter[JobState] = Counter()

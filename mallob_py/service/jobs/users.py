@@ -202,14 +202,14 @@ class UserBook:
     # --- arrivals and departures -----------------------------------------------------------------
 
     def begins(self, job: LiveJob) -> None:
-        """Note that a job is at work from now on."""
+        """Record that a job is at work from now on."""
         user = self._users.setdefault(job.user, _User(self._rules.of(job.user)))
         user.jobs[job.id] = job
         user.priorities += Fraction(job.terms.priority)
         self._work_changes(job.user)
 
     def stops(self, job: LiveJob) -> None:
-        """Note that a job is no longer at work, if it was at work."""
+        """Record that a job is no longer at work, if it was at work."""
         self._told.pop(job.id, None)
         user = self._users.get(job.user)
         if user is None or user.jobs.pop(job.id, None) is None:

@@ -121,7 +121,7 @@ class JobDirectory:
             raise _unusable(self.path, error) from error
         self._replies.add_recovered(decided)
         for entry in lost:
-            why = JobFileError("", "its reply was damaged, as by a loss of power; submit it again")
+            why = JobFileError("", "its reply was damaged, perhaps by a loss of power; submit it again")
             self._replies.add(entry, refusal_reply(why, entry.target, entry.internal_id))
         #: whether the last `take` asked for files
         self._has_room = True

@@ -2,14 +2,14 @@
 
 The lock is flock on `jobs.<i>/.lock`, whose text names the holder. On NFS, flock works across hosts since
 Linux 2.6.12 unless mounted with `nolock` or `local_lock`; on a file system without locks, the service goes on
-and reports that. Opening the file suffices to hold its lock, so only its owner may open it: to other users on
-the host, the kernel tells whether it is held. Nothing is written through a link, or into a file that does not
-look like a lock.
+and reports that. Whoever can open the file can lock it, so only the file's owner may open it; other users on
+the host learn from the kernel whether the lock is held. Nothing is written through a link, or into a file
+that does not look like a lock.
 
 Files in the temporary folder tell clients on this host where a service takes jobs, as in Mallob:
 `edu.kit.iti.mallob.apipath.<pid>`, and `mallob.apipath.<pid>` for earlier releases of Mallob's IPASIR bridge,
 hold the absolute path of a client's folder while its service runs. Other users may put anything there under
-such a name; so the service neither waits for nor writes through such files, and never reads, writes or
+these names. So the service neither waits for such files nor writes through links, and never reads, writes or
 removes other users' files. Files left by killed services of this user are removed.
 """
 
@@ -177,7 +177,10 @@ def _holder_of_another_user(client_dir: Path) -> str | None:
 
 
 def _holder_told(inode: int) -> str:
-    """Return the process id of a lock's holder, or "". The file's device number may differ from `stat`'s."""
+    """Return the process id of the holder of the lock on this inode, from /proc/locks; "": there is none.
+
+    Only inodes are compared: /proc/locks may give another device number than `stat`.
+    """
     with open("/proc/locks", "rb") as locks:
         for line in locks:
             match line.split():

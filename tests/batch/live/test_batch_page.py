@@ -1,4 +1,4 @@
-"""The web page of a scheduler of whole jobs: its queue, its slots, and the jobs that had the slots."""
+"""The web page of a batch scheduler: its queue, its slots, and the jobs that had the slots."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

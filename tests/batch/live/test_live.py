@@ -1,4 +1,4 @@
-"""The scheduler of whole jobs as users have it: real processes, killed and started again."""
+"""The batch scheduler as users have it: real processes, killed and started again."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""A scheduler of whole jobs, and the keepers of its jobs, use no CPU time in any state in which they wait."""
+"""A batch scheduler, and the keepers of its jobs, use no CPU time in any state in which they wait."""
 
 import contextlib
 import os

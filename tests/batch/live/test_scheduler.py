@@ -1,5 +1,5 @@
-"""The live scheduler without processes: policies schedule jobs whose readiness, shrinking and end are
-reported by the test.
+"""Tests of the live scheduler without processes: the tests themselves report that jobs are ready, have shrunk
+or have ended.
 """
 
 import random

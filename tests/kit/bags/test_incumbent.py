@@ -186,8 +186,8 @@ class HasAWrongBest(SearchBag):
 @pytest.mark.parametrize(
     ("kind", "law"),
     [
-        (ForgetsWhatItLearns, r"learn\(.*\) changes what is found: the best is"),
-        (PrunesTooMuch, r"learn\(.*\) changes what is found: the best is"),
+        (ForgetsWhatItLearns, r"after learn\(.*\): the best is"),
+        (PrunesTooMuch, r"after learn\(.*\): the best is"),
         (HasAWrongBest, "best: the best of a bag must be a number"),
     ],
 )

@@ -150,10 +150,10 @@ class HasAnOddResult(TreeBag):
         (GivesItsOwn, "take_result gives an object that later tasks change"),
         (
             ExpectsNodesOfTheStack,
-            r"expected_tasks and process count different things: of a piece that ExpectsNodesOfTheStack"
-            r" expects to have \d+ tasks, process has counted \d+",
+            r"expected_tasks and process count differently: for a piece of ExpectsNodesOfTheStack, they give"
+            r" \d+ and \d+ tasks",
         ),
-        (ExpectsTooMuch, "expected_tasks and process count different things"),
+        (ExpectsTooMuch, "expected_tasks and process count differently"),
         (ExpectsLessThanNothing, r"expected_tasks gives -1\.0; it must give a number"),
         (HasAnOddResult, "take_result: the result of a bag must be a number"),
     ],

@@ -268,8 +268,8 @@ class Talk(_NoInput):
 
 
 class Count(Application):
-    """Does what the configuration says, then returns the revisions of the chain that this process has seen,
-    and the sum of the numbers in the input.
+    """Acts as the configuration says, then returns the revisions of the chain that this process has seen, and
+    the sum of the numbers in the input.
     """
 
     name = "COUNT"

@@ -287,7 +287,7 @@ def test_a_chain_survives_a_death_at_any_step_and_is_gone_once_it_has_ended(
         assert set(replies) == CHAINED, moment
         (first,) = {reply["internal_id"] for reply in replies.values()}
         assert [replies[name]["internal_revision"] for name in sorted(replies)] == [0, 1, 2]
-        for name, inode in ids.items():  # published replies must stay unchanged
+        for name, inode in ids.items():  # a restart must not replace published replies
             assert (client_dir / "out" / name).stat().st_ino == inode
         kept = sorted((path.name for path in (client_dir / "journal").iterdir()), key=lambda name: name[-6:])
         expected = [] if ends else [f"revision.{first}.{number}.json" for number in range(3)]

@@ -21,7 +21,7 @@ from mallob_py.service.store.orders import FOLDER, OrderFolder, Resize, give, or
 from mallob_py.service.telemetry.status import ServiceStatus, write_status
 
 _ID = "0123456789abcdef" * 2
-#: names of orders, and similar names
+#: names in the folder of orders that the service itself uses
 _OWN = [
     f"{_ID}.json",
     f"~{_ID}.json",

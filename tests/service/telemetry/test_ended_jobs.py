@@ -109,7 +109,7 @@ def test_the_command_lists_filters_and_sums_up(client_dir: Path, capsys: pytest.
     assert [json.loads(line)["id"] for line in printed("--json", "--state", "SAT")] == [1]
     assert [json.loads(line)["id"] for line in printed("--json", "--user", "bob")] == [2]
     assert printed("--limit", "1")[-1] == "... and 2 older ones (--limit 0 shows all)"
-    assert printed("--since", "1m") == ["no job that has ended is kept here"]
+    assert printed("--since", "1m") == ["no ended job is recorded here"]
     assert [line.split() for line in printed("--by-user")[2:]] == [
         ["alice", "2", "0", "5.000", "0.000"],
         ["bob", "1", "1", "0.000", "0.000"],
