@@ -96,12 +96,12 @@ class _Rank:
 
     def hears_of(self, address: int) -> bool:
         """Tell whether the rank takes messages from the rank at `address`."""
-        if address in self.lost:
-            return False
         if self.newcomer is not None and self.node is None:
-            return address in self.newcomer.peers
-        present = self.generation
-        return present is not None and (address in present.members or address in self.known)
+            hears = address in self.newcomer.peers
+        else:
+            present = self.generation
+            hears = present is not None and (address in present.members or address in self.known)
+        return hears and address not in self.lost
 
 
 class Cluster(Network):

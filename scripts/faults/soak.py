@@ -190,7 +190,7 @@ class Soak:
         self._jobs.await_all(self.service.check_alive, self._silence_s)
 
     def _check_growth(self) -> None:
-        """Check that ranks' memory has not grown since all ranks started; it may be freed late. Raises Wrong."""
+        """Check that no rank has grown since all ranks started; it may be freed later. Raises Wrong."""
 
         def has_not_grown() -> bool:
             self.service.check_alive()
