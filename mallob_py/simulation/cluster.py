@@ -47,6 +47,9 @@ from mallob_py.simulation.processes import Failing, Processes, Step, WorkerKey
 
 Observer = Callable[[float, int, str, dict[str, Any]], None]
 
+#: least time [s] between two looks for a silent rank that only hanging ranks would hear
+_UNNOTICED_S = 0.001
+
 
 class _Rank:
     """The simulator's part of one rank. `places`: the places of its PEs; `node`: None if it is no member."""
@@ -416,8 +419,11 @@ class Cluster(Network):
         if doubtless:
             witness = min(doubtless, key=lambda one: mixed(self.seed, address, one.address))
             self.tell_rank(witness.address, rank_stimuli.RankLost(address, "is silent"))
-        if any(one.hears_of(address) or _has_member(one, address) for one in others):
+        if doubtless:
             self._look_for_later(address)
+        elif any(one.hears_of(address) or _has_member(one, address) for one in others):
+            # Ranks that hang would hear: nobody can notice before one of them goes on.
+            self.later(max(self._detect_s, _UNNOTICED_S), lambda: self._look_for(address))
 
     # --- the nodes ----------------------------------------------------------------------------------
 

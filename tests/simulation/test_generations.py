@@ -16,11 +16,10 @@ from mallob_py.simulation.delays import NetworkModel, RandomDelays
 from mallob_py.simulation.setting import Setting
 
 
-def _cluster(ranks: int = 8, capacity: int = 1, seed: int = 0) -> Cluster:
+def _cluster(ranks: int = 8, capacity: int = 1, seed: int = 0, detect_s: float = 0.01) -> Cluster:
     delays = RandomDelays(seed, message_s=(50e-6, 60e-6))
-    return Cluster(
-        ranks * capacity, seed, delays=delays, capacities=[capacity] * ranks, detect_s=0.01, patience_s=0.5
-    )
+    capacities = [capacity] * ranks
+    return Cluster(ranks * capacity, seed, None, delays, None, capacities, detect_s=detect_s, patience_s=0.5)
 
 
 def _submit(cluster: Cluster, job: int, rank: int, demand: int, **parameters: Any) -> None:
@@ -100,6 +99,14 @@ def test_one_that_hangs_is_left_out_and_ends_when_it_wakes_up() -> None:
     assert not cluster.is_there(2)
     assert len(cluster.running(1)) == 3
     _finish(cluster, 1)
+
+
+def test_a_loss_that_only_a_hanging_rank_would_hear_of_is_not_looked_for_all_the_time() -> None:
+    cluster = _cluster(4, detect_s=1e-5)
+    cluster.hang(2, for_s=1.0)
+    cluster.die(1)
+    assert cluster.run(until_s=1.1) < 5000
+    _rest(cluster)
 
 
 @pytest.mark.parametrize("leave", [True, False])
