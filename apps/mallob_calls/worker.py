@@ -85,7 +85,7 @@ class _Batch:
 
 
 class Worker:
-    """A worker of the application CALLS, for one run."""
+    """A worker of the application `CALLS` that serves one run."""
 
     def __init__(self, context: WorkerContext, meeting: Meeting) -> None:
         self._context = context

@@ -47,7 +47,8 @@ class Running:
     #: whether the search must wait for a solution
     needs_solution: bool = False
     below: CoreGuided | None = None
-    #: whether the search gives way to the root's search from below, while the root has other workers
+    #: whether the search gives way to the root's search that raises the lower bound, while the root has other
+    #: workers
     gives_way: bool = False
 
     @property

@@ -1,9 +1,9 @@
 """Unsatisfiable cores: clauses of the formula that cannot hold together, by number.
 
 Each clause gets a selector: a new variable, assumed true; if it is false, the clause need not hold. If the
-formula is unsatisfiable, the solver names the assumptions that it needed, and so the clauses. The search is
-repeated on these clauses while each round removes at least a hundredth of them, because a search on fewer
-clauses needs fewer still. The core is mostly small, but need not be minimal.
+formula is unsatisfiable, the solver names the assumptions that it needed; the core is their clauses. The
+search is repeated on these clauses while each round removes at least a hundredth of them, because a search on
+fewer clauses often needs even fewer of them. The core is mostly small, but need not be minimal.
 
 A satisfiable core is worthless. So another solver, without selectors, must find the core unsatisfiable before
 it is an answer.

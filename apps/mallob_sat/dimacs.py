@@ -169,7 +169,7 @@ class _Body:
             if clauses is None or is_open:
                 problem = "an XOR inside of a clause; close the clause by a 0 before the XOR"
                 if clauses is None:
-                    problem = f"an XOR of more than {XOR_LENGTH_MAX} literals; split it by further variables"
+                    problem = f"an XOR of more than {XOR_LENGTH_MAX} literals; split it with new variables"
                 raise self._error(line + text.count(b"\n", 0, match.start()), problem)
             found += len(_ZERO.findall(before))
             self._xors[found - self._added] = len(clauses)

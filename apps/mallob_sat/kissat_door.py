@@ -347,7 +347,7 @@ def _clause_offset() -> int:
 
 @cache
 def _clause_offset_in(module: ctypes.CDLL) -> int:
-    """Find the offset, in kissat's state, of the clause that is being added, by adding a clause."""
+    """Return the offset in kissat's state of the clause being added: add literals, and search for them."""
     kissat = module.kissat_init()
     for literal in _PROBE:
         module.kissat_add(kissat, literal)
@@ -362,7 +362,7 @@ def _clause_offset_in(module: ctypes.CDLL) -> int:
     module.kissat_add(kissat, 0)
     module.kissat_release(kissat)
     if len(found) != 1:
-        raise DoorIsClosed(f"the new clause is at {len(found)} places in PySAT's kissat, not one")
+        raise DoorIsClosed(f"PySAT's kissat has the new clause at {len(found)} places; 1 was expected")
     return found[0]
 
 

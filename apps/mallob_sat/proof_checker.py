@@ -289,7 +289,10 @@ class Checker:
         self._known = {literal for clause in self.clauses.values() for literal in clause}
 
     def check(self, steps: Iterator[Step]) -> None:
-        """Follow the proof up to the empty clause, which may be in the formula. Raises Refuted."""
+        """Follow the proof up to the empty clause; if the formula contains it, return at once.
+
+        Raises Refuted if the proof is wrong.
+        """
         if () in self.clauses.values():
             return
         for step in steps:

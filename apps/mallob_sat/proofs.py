@@ -292,7 +292,7 @@ class ProofRequest:
         name = configuration.get("proof-format", ProofFormat.LRAT.value)
         formats = [format_.value for format_ in ProofFormat]
         if name not in formats:
-            raise InputError(f"proof-format is {name!r:.40}; known are {', '.join(formats)}", _FIELD)
+            raise InputError(f"unknown proof-format {name!r:.40}; known are {', '.join(formats)}", _FIELD)
         file = ResultPath.from_configuration(configuration, "proof")
         return None if file is None else cls(file, ProofFormat(name))
 

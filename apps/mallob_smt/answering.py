@@ -216,5 +216,5 @@ class _Dialogue:
 
     def _refuse(self, part: Part, wanted: str) -> str:
         name = self._script.text_of(part).decode().split("(", 1)[1].split()[0].rstrip(")")
-        last = f"the last one said {self._word}" if self._word else "there is none"
+        last = f"the last check said {self._word}" if self._word else "there is none"
         return f'(error "line {part.line}: {name} needs a check before it that says {wanted}; {last}")'

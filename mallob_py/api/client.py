@@ -836,7 +836,7 @@ def _remove(path: Path | None) -> None:
 
 
 def solve(*args: Any, **fields: Any) -> Answer:
-    """Solve a formula with the service on the folder `.api`. Takes the arguments of `Client.solve`."""
+    """Solve a formula with the service of the folder `.api`. Takes the arguments of `Client.solve`."""
     with Client() as client:
         return client.solve(*args, **fields)
 

@@ -39,7 +39,7 @@ class Checks:
         queue = self._view.queue
         place = bisect_left(queue, job, key=_ID)
         if place == len(queue) or queue[place].id != job:
-            raise self.error(job, "is started, but does not wait")
+            raise self.error(job, "is started, but is not in the queue")
         return place
 
     def startable(self, job: Job, nodes: int) -> None:

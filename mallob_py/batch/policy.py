@@ -119,7 +119,7 @@ class Running:
         self.rate: float | None = None
         #: the guest on the job's nodes, if any
         self.guest: Running | None = None
-        #: if the job is a guest: its running mates, and its share of their cores
+        #: if the job is a guest: its mates (running jobs on the same nodes), and its share of their cores
         self.mates: list[Running] = []
         self.factor = 1.0
 

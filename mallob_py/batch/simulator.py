@@ -697,7 +697,7 @@ class _SharedRun(_Run):
                 raise ValueError(f"job {job.number} is {job.kind.value}; only rigid jobs can share nodes")
             if demand and (len(demand) != resources or min(demand) < 0.0 or not any(demand)):
                 raise ValueError(
-                    f"job {job.number} needs {resources} amounts (>= 0, not all 0) as its demand"
+                    f"the demand of job {job.number} must be {resources} amounts, each >= 0 and not all 0"
                 )
             if demand not in fits:
                 fits[demand] = float(room.units(demand).sum())

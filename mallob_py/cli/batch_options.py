@@ -191,10 +191,10 @@ class BatchSimulateOptions(TraceOptions, Parallel):
         "write schedules and pictures into a folder per policy, and DIR/index.html",
     )
     idle_watts: float = option(
-        "--idle-watts W", watts, 100.0, OUTPUT, "power of a node that runs no job (default: 100)"
+        "--idle-watts W", watts, 100.0, OUTPUT, "power in watts of a node that runs no job (default: 100)"
     )
     busy_watts: float = option(
-        "--busy-watts W", watts, 200.0, OUTPUT, "power of a node that runs a job (default: 200)"
+        "--busy-watts W", watts, 200.0, OUTPUT, "power in watts of a node that runs a job (default: 200)"
     )
     json: bool = switch_option("--json", OUTPUT, "print the metrics as JSON")
 

@@ -532,7 +532,7 @@ def _check_cores(machine: Machine) -> Iterator[Finding]:
     if allowed < usable:
         most = max(1, math.floor(allowed))
         advice = f"start with -n {most}: more ranks would only share this time"
-        yield Finding(Level.WARNING, "cores", f"{text}, but only the time of {allowed:g} cores", advice)
+        yield Finding(Level.WARNING, "cores", f"{text}, but with CPU time for {allowed:g} cores", advice)
     elif usable == 1 < machine.cores_present:
         advice = (
             "this shell is bound to one core; start mpiexec with --bind-to none, srun with --cpu-bind=none"

@@ -200,7 +200,7 @@ def _check_is_installed(application: str) -> None:
 
 
 def _check_laws(options: RunOptions) -> int:
-    """Check an application's laws, without ranks; return the exit code."""
+    """Check, without ranks, whether an application obeys the laws for applications; return the exit code."""
     from mallob_py.applications import imported, place_of
     from mallob_py.kit import Application, InputError, JobInput
 

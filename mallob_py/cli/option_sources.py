@@ -39,8 +39,8 @@ SOURCES = (
 _LATER = ("configuration", "processes", "limits", "scheduling", "files and logs")
 
 
-#: pairs (flags in other programs, our flags with the same meaning), for hints; of our flags in one pair, each
-#: command has at most one
+#: pairs (flags in other programs, our flags with the same meaning), for hints; no command has two of our
+#: flags of one pair
 _ELSEWHERE = (
     (("-t", "--time", "--timeout", "--wallclock-limit"), ("--time-limit",)),
     (

@@ -55,7 +55,7 @@ def open_desk(
         raise boot.DeskError(str(error)) from error
     if client == 0 and not is_taken_over:
         for folder in orphaned_folders(api_dir, options.clients):
-            complain(f"{folder} holds unanswered jobs of a client that does not run; raise --clients")
+            complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
     known = rank.pool.wait_for_applications()
     results_dir = (
         directory.path / RESULTS_FOLDER if options.results_dir is None else Path(options.results_dir)
@@ -152,7 +152,7 @@ _PATIENCE_S = 5.0
 
 @dataclass(slots=True)
 class _Wanted:
-    """A client to be taken over."""
+    """A client that this rank is to take over from another rank."""
 
     #: time when the takeover began
     since_s: float

@@ -400,7 +400,7 @@ def _fill_the_terminal(console: Console, view: _View, interval_s: float) -> None
 
 @contextlib.contextmanager
 def _events() -> Iterator[Callable[[float], str]]:
-    """Yield a function that waits for keys, a resized window or at most the given seconds, and returns keys.
+    """Yield a function that waits at most the given seconds for keys or a resized window, and returns keys.
 
     SIGTERM ends the view as Ctrl-C does, so that the terminal is restored.
     """

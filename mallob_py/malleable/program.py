@@ -175,7 +175,7 @@ class _Program:
         if isinstance(self._scheduler, str) or origin[0] == self._scheduler[0]:
             return True
         why = f"it came from {origin[0]}; only the scheduler's host {self._scheduler[0]} may give orders"
-        print(f"mallob_py.malleable: no order: {why}", file=sys.stderr)
+        print(f"mallob_py.malleable: order refused: {why}", file=sys.stderr)
         return False
 
     def _announce(self) -> None:
@@ -217,7 +217,7 @@ class _Program:
             with connection.makefile("r", encoding="utf-8", newline="\n") as lines:
                 order = wire.parse_order(lines.readline(wire.LINE_MAX_BYTES))
         except (OSError, UnicodeDecodeError, wire.WireError) as error:
-            print(f"mallob_py.malleable: no order: {error}", file=sys.stderr)
+            print(f"mallob_py.malleable: cannot read an order: {error}", file=sys.stderr)
             return
 
         def release(hosts: Sequence[str]) -> None:

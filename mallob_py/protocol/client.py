@@ -410,7 +410,7 @@ class ClientJobs:
             self._demand(record, record.wanted)
 
     def interrupt(self, job: int, now: float) -> None:
-        """End a job early, if it is live here."""
+        """End a job early, if it is one of this client's live jobs."""
         self._now = now
         if (record := self.jobs.get(job)) is not None:
             self._end(record, effects.Outcome.INTERRUPTED)

@@ -167,7 +167,7 @@ class Membership:
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """Return the ranks that leave by order with the change for which this rank has halted or ended."""
+        """Return the ranks ordered to leave in the change of ranks that made this rank halt or end."""
         return self._leavers
 
     def take_effects(self) -> list[AnyStep]:

@@ -47,11 +47,11 @@ KEPT_BYTES_MAX = 64 << 20
 class LastWords:
     """The last words of this PE's workers: messages that end a job, and that no worker can send again.
 
-    A PE keeps last words for a client on another PE until the job's end is in an epoch. If the generation
-    ends before, the last words may have been lost, and are repeated when the job is heard of. A job that
-    ended unpublished leaves its last words here for some time: the oldest are dropped when they are many or
-    large, and a job without last words would have to run again. Last words above the total bound are not
-    kept.
+    A PE keeps last words for a client on another PE until an epoch records the job's end. If the generation
+    ends before that epoch, the last words may have been lost; the PE sends them again when the new generation
+    names the job. If no epoch records the end, the last words stay here for some time. When there are too
+    many last words, or they are too large, the oldest are dropped: their jobs might have to run again. A
+    message above the bound for all last words is not kept.
     """
 
     def __init__(self) -> None:

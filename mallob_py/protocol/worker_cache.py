@@ -81,7 +81,7 @@ class WorkerCache:
         return sorted(self.workers.values(), key=worth)
 
     def renew_holds(self, now: float, is_idle: bool, inherited: Container[int]) -> None:
-        """Hold this PE free for suspended workers whose job has just grown beyond their index."""
+        """Keep this PE free for suspended workers whose job's volume has just risen above their index."""
         holds, volumes = self.holds, self._balancer.each_volume(self.workers)
         for worker, volume in zip(self.workers.values(), volumes, strict=True):
             if volume is None:

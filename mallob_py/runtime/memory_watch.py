@@ -282,7 +282,7 @@ class RankReclaimable:
         self._workers = workers
         self._transfer = transfer
         self._tell = tell
-        #: PE -> bytes that its paused worker had used
+        #: PE -> bytes of memory that its paused worker used when it was paused
         self._paused: dict[int, int] = {}
 
     def give_back_processes(self, wanted_bytes: int) -> int:

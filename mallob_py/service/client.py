@@ -251,7 +251,7 @@ class PendingJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The jobs without a reply: names of their files, identities, and the jobs that are in groups.
+    """The jobs without a reply: their file names, their identities, and which of them are in groups.
 
     `paths`: identity -> path of the job's file when it was listed.
     """

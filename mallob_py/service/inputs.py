@@ -29,7 +29,7 @@ from mallob_py.service.parts import Parts
 
 #: shortest time between two checks of a reading process's CPU time
 _LOOK_MIN_S = 0.05
-#: longest time to read the rest of an interrupted revision from its pipe
+#: longest time to read the rest of an interrupted job's input from its pipe
 _LAST_WORDS_S = 10.0
 
 #: function that adds the service's defaults to an application's configuration

@@ -50,7 +50,7 @@ from mallob_py.service.telemetry.status_writer import Leftovers, StatusWriter, l
 #: time for which only the root works on a revision that adds to others, since the revision may be trivial
 _TRIVIAL_S = 0.03
 _UNREADABLE = "its chain has ended: the service has been restarted, and named pipes cannot be read again"
-_CUT_OFF = "interrupted before its input had come through its pipe; its chain goes on without it"
+_CUT_OFF = "interrupted before its input had come through the pipe; its chain goes on without this revision"
 
 
 class ClientMessage(msgspec.Struct, frozen=True, array_like=True):

@@ -215,7 +215,7 @@ class Cluster(Network):
         return self._ranks[address].places
 
     def addresses(self) -> list[int]:
-        """Return the addresses of all ranks that have ever been."""
+        """Return the addresses of all ranks that have ever existed."""
         return [rank.address for rank in self._ranks]
 
     def is_present(self, address: int) -> bool:
@@ -283,7 +283,7 @@ class Cluster(Network):
         self._leave_if_drained(rank)
 
     def accuse(self, address: int, by: int) -> None:
-        """Have rank `by` take a healthy rank as lost; the healthy rank must end when it hears so."""
+        """Make rank `by` believe that a healthy rank is lost; the healthy rank must end when it is told."""
         self._ranks[address].is_to_leave = True
         self.tell_rank(by, rank_stimuli.RankLost(address, "is silent"))
         self.later(self._detect_s, lambda: self._speak(self._ranks[address]))

@@ -241,7 +241,7 @@ class _BagShrinker(Shrinker[BagPlan]):
             self._try_with(**fields)
 
     def _hasten(self) -> None:
-        """Let all messages except a few take no time: first by pairs of workers, then by single messages."""
+        """Try the shortest delays: first for all messages between two workers, then for single messages."""
 
         def fails_with(pairs: Sequence[tuple[object, object]]) -> bool:
             chosen = set(pairs)

@@ -394,7 +394,10 @@ def _draw_graces(choose: random.Random, longest_s: float) -> dict[str, Any]:
 
 
 def _draw_slices(choose: random.Random, longest_s: float, span_s: float) -> dict[str, Any]:
-    """Draw whether jobs take turns if there are more jobs than PEs; some turns are too short to find a PE."""
+    """Draw whether jobs take turns if there are more jobs than PEs, and for how long.
+
+    Some turns are too short for a job to find a PE.
+    """
     slice_s = choose.choice((0.0, 3.0, 30.0, 1e5, 1e5)) * longest_s
     if slice_s:
         slice_s = max(slice_s, 0.02 * span_s)  # at most 50 turns in the span
@@ -525,7 +528,7 @@ def with_desks(plan: Plan) -> Plan:
 
 
 def _draw_rarities(choose: random.Random, span_s: float) -> list[AnyDeed]:
-    """Draw some rare events, at a time when much else may happen."""
+    """Draw some rare events, at random times when many other events may happen, too."""
     number, deeds = _NUMBERS_PER_JOB // 2, list[AnyDeed]()
     if choose.random() < 0.5:
         at_s = choose.uniform(0, 1.2 * span_s)

@@ -245,7 +245,7 @@ def describe(summary: Summary) -> str:
 
 
 def share_cell(value: float | None) -> str | None:
-    """Return a share as text, with digits enough to tell 0.9985 from 0.9977; None: the run was too short."""
+    """Return a share as text, with enough digits to tell 0.9985 from 0.9977; None: the run was too short."""
     return None if value is None else f"{value:.4f}"
 
 

@@ -356,7 +356,7 @@ def compare_formulas(names: list[str], rounds: int) -> None:
 
 
 def write_formulas(folder: Path) -> None:
-    """Write 60 formulas. The first 4 by name take seconds, 16 about a second, most milliseconds."""
+    """Write 60 formulas. By name, the first 4 take seconds to solve, 16 about a second, most milliseconds."""
     formulas = [generate.uniform(240, 1022, seed) for seed in range(4)]
     formulas += [generate.uniform(190, 809, seed) for seed in range(16)]
     formulas += [generate.planted(150, 600, seed) for seed in range(40)]

@@ -34,7 +34,7 @@ COUNTED = (
     "queries",
     "resumed where asked",
     "denied",
-    "denied, busy with another job",
+    "denied, PE busy with another job",
     "denied, token granted",
     "denied, worker not there",
     "holds begun",
@@ -72,7 +72,7 @@ def count_into(counts: Counter[str]) -> None:
         refused.discard(id(self))
         if not is_resumed:
             if before is not None:
-                counts["denied, busy with another job"] += 1
+                counts["denied, PE busy with another job"] += 1
             elif was_granted:
                 counts["denied, token granted"] += 1
             elif not was_there:

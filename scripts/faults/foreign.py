@@ -1,4 +1,4 @@
-"""Other users' files and links in a service's folders, and their locks on files that they may open.
+"""Other users' files and links in a service's folders; locks by other users on files that they may open.
 
 The service must leave the files unchanged, and no lock may delay the service.
 """

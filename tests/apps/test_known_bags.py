@@ -180,7 +180,7 @@ def test_hits_do_not_depend_on_who_draws_them() -> None:
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     hits = emptied(application.first_bag({}, configuration), count=3)
     assert hits == 1287679
-    # Without reuse of memory, the arrays of each chunk would cause 220 page faults.
+    # Without reuse of memory, the arrays of each of the 50 chunks would cause 220 page faults.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults < 50 * 50
     for seed in range(3):
         assert shared(application, {}, configuration, seed) == hits

@@ -48,7 +48,7 @@ def test_requests_that_nobody_could_answer_never_reach_the_engine() -> None:
     assert completed.transcript.splitlines() == [
         '(error "line 1: get-model needs a check before it that says sat; there is none")',
         "unsat",
-        '(error "line 3: get-value needs a check before it that says sat; the last one said unsat")',
+        '(error "line 3: get-value needs a check before it that says sat; the last check said unsat")',
         "(a)",
     ]
     assert completed.flaws == 0

@@ -110,7 +110,7 @@ def test_estimated_ends_are_those_of_the_limits() -> None:
         (Share(2, (0, 0)), "job 3 is to share 2 nodes, or has a mate twice"),
         (Share(2, ()), "job 3 is to share 0 nodes"),
         (Share(2, (0, 4)), "job 5 is to be a mate, but does not run"),
-        (Share(0, (1,)), "job 1 is started, but does not wait"),
+        (Share(0, (1,)), "job 1 is started, but is not in the queue"),
         (Share(2, (0, 1), 1.0), "job 3 is to have the share 1 of cores"),
         (Share(3, (0,)), "job 4 is to be a guest, but is rigid"),
     ],

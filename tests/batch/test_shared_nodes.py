@@ -67,7 +67,7 @@ def test_nodes_without_room_are_refused(places: tuple[int, ...]) -> None:
 def test_jobs_that_can_never_run_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="job 1 needs 3 units, the machine has room for 2"):
         simulate(sharing((0, 3, (1.0, 2.0), 9)), PbsFifo())
-    with pytest.raises(ValueError, match="job 1 needs 2 amounts"):
+    with pytest.raises(ValueError, match="the demand of job 1 must be 2 amounts"):
         simulate(sharing((0, 3, (1.0, 2.0, 0.0), 9)), PbsFifo())
     with pytest.raises(ValueError, match="the cluster has 4 nodes, not 5"):
         simulate(sharing((0, 1, (1.0, 2.0), 9)), PbsFifo(), 5)

@@ -36,7 +36,7 @@ def start_on(nodes: int) -> Callable[[View], list[Action]]:
 
 
 def at(time_s: float, action: Action, otherwise: Callable[[View], list[Action]] = start_all) -> Scripted:
-    """Return a policy that starts jobs at once on their fewest nodes, and at one time returns `action`
+    """Return a policy that starts jobs at once on their fewest nodes, but at the given time returns `action`
     instead.
     """
 
@@ -335,9 +335,9 @@ def test_delays_are_of_one_order_of_events() -> None:
     ("actions", "message"),
     [
         ([Start(0, 4), Start(1, 5)], "job 2 is to get 5 nodes; 4 are free"),
-        ([Start(7, 1)], "job 7 is started, but does not wait"),
+        ([Start(7, 1)], "job 7 is started, but is not in the queue"),
         ([Start(0, 3)], "job 1 is started on 3 nodes; it can run on 4 to 4"),
-        ([Start(0, 4), Start(0, 4)], "job 1 is started, but does not wait"),
+        ([Start(0, 4), Start(0, 4)], "job 1 is started, but is not in the queue"),
         ([Start(0, (0, 1, 2, 2))], "job 1 is to get nodes that are not free, or one of them twice"),
         ([Start(0, 4), Start(1, (0, 1, 2, 3, 4))], "job 2 is to get nodes that are not free"),
         ([Resize(0, 4)], "job 1 is resized, but does not run"),

@@ -1,4 +1,4 @@
-"""Intervals of means, compared with values that were computed by hand."""
+"""Confidence intervals of means, compared with values that were computed by hand."""
 
 import math
 

@@ -180,7 +180,7 @@ def test_over_ip_orders_are_taken_from_the_schedulers_address_only(
         assert program.stdout.readline() == "shrunk to 3\n"
         _, errors = program.communicate("disable\n", DEADLINE_S)
     assert (program.returncode, errors.count("\n")) == (0, 1)
-    assert "no order: it came from 127.0.0.3; only the scheduler's host 127.0.0.2 may give orders" in errors
+    assert "refused: it came from 127.0.0.3; only the scheduler's host 127.0.0.2 may give orders" in errors
 
 
 def test_without_a_scheduler_a_program_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

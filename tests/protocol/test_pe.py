@@ -292,7 +292,7 @@ def test_a_pe_that_is_to_be_empty_does_not_take_its_suspended_worker_back(*, is_
 
 
 def test_a_change_of_volume_is_charged_from_its_epoch_on() -> None:
-    """The job has the root alone for ten seconds, three workers for five, and two for one."""
+    """The job has one worker (the root) for ten seconds, then three workers for five, then two for one."""
     played = Played(threads=1)
     played.pe.handle(stimuli.JobSubmitted(1, stimuli.JobParameters(), _DESCRIPTION), played.now)
     (start,) = (effect for effect in played.pe.take_effects() if isinstance(effect, StartWorker))

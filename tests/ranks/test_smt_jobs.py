@@ -29,7 +29,7 @@ SCRIPT = """(set-logic QF_LIA)
 PRINTED = """sat
 ((x 3))
 unsat
-(error "line 8: get-value needs a check before it that says sat; the last one said unsat")
+(error "line 8: get-value needs a check before it that says sat; the last check said unsat")
 """
 
 

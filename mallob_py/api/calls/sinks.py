@@ -91,7 +91,7 @@ class CallFuture(SettledOnce[_T]):
 
     @property
     def progress(self) -> CallProgress:
-        """The call's last report by `mallob_py.report_progress`; at its end (1, 1) if no total is known."""
+        """The call's last report by `mallob_py.report_progress`; (1, 1) for an ended call without a total."""
         if self.done() and self._progress.total is None:
             return CallProgress(1, 1)
         return self._progress

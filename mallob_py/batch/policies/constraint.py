@@ -5,13 +5,14 @@ of waiting time/expected waiting time over the queue; running jobs stay where th
 now start, every event causes a new plan. Its model has an interval per job, unit and node, which is too large
 to be solved within a second. So this policy plans in two stages:
 
-1. OR-Tools' CP-SAT plans starts on the machine as a whole: one cumulative constraint per resource, and for a
-   resource that only some nodes have, one per resource of these nodes. The hint to the solver is EASY's plan.
+1. OR-Tools' CP-SAT plans starts on the machine as a whole: one cumulative constraint for each resource. If
+   only some nodes have a resource, each resource gets one more constraint, on these nodes alone; only jobs
+   that need the scarce resource count in it. The hint to the solver is EASY's plan.
 2. In the order of these starts, each job gets the earliest time at which its units really have room.
 
-Users request far more time than their jobs take. If plans used these estimates, a node would go to a small
-job for hours rather than be kept for a job that needs a second node, which seems hours away; such jobs would
-wait for ever. So plans shorten estimates to the part that jobs of the same queue have used so far (`learn`).
+Users request far more time than their jobs take. If plans used the requested times, a job on two nodes would
+wait for ever: the second node seems to stay busy for hours, so the free node goes to a small job, again and
+again. So plans shorten requested times to the part that jobs of the same queue have used so far (`learn`).
 
 The policy follows the cheapest of three plans: this one, EASY's, and one by weighted requested time. So by
 the estimates, no decision is worse than EASY's for the same queue. OR-Tools is imported at the first plan;

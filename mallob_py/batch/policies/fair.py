@@ -296,5 +296,5 @@ def _priorities_of(text: str) -> dict[str, float]:
         except ValueError:
             raise ValueError(f"priorities has {item!r}, not a name and a number such as debug:4") from None
         if not MIN_PRIORITY**0.5 <= priorities[name] <= MAX_PRIORITY:
-            raise ValueError(f"priorities has {item!r}, whose number is not above 0 or too large")
+            raise ValueError(f"priorities has {item!r}, whose number is too large or not above 0")
     return priorities

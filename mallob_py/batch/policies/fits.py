@@ -1,10 +1,11 @@
 """Curves of speed fitted to the rates of running jobs, for the policy `curve`.
 
-A job's curve is a power of its number of nodes, n^(1-rho), in a unit of the job's own. The exponent is the
-slope of a line through the points (log nodes, log rate), by least squares with a prior: the slope assumed of
-all jobs counts as much as points whose log nodes have the sum `STIFFNESS` of squared deviations from their
-mean. So a job with rates on one number of nodes only keeps the assumed curve, and rates on similar numbers of
-nodes change it little. Of several rates on the same number of nodes, the last one counts. Pure.
+A job's curve is a power of its number of nodes, n^(1-rho); each job has its own unit of speed. The exponent
+is the slope of a line through the points (log nodes, log rate), by least squares with a prior: a slope that
+is assumed for all jobs. The squared deviations of the points' log nodes from their mean are summed up; the
+assumed slope has the weight of points with the sum `STIFFNESS`. So a job with rates on only one number of
+nodes keeps the assumed curve, and rates on similar numbers of nodes change it little. Of several rates on the
+same number of nodes, the last one counts. This module has no side effects.
 """
 
 from __future__ import annotations

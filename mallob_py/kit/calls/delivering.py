@@ -45,7 +45,7 @@ class Deliverer:
 
     @property
     def is_own_thread(self) -> bool:
-        """Tell whether the caller runs within a delivery."""
+        """Tell whether the calling thread is one that makes deliveries."""
         return threading.get_ident() in self._threads
 
     @property

@@ -107,7 +107,7 @@ class KeptWorkers:
         return best
 
     def going_ahead(self, link: WorkerLink, job: int, stop_at_s: float) -> None:
-        """Record that a kept process has begun a job ahead of the order; it must stop at `stop_at_s`."""
+        """Record that a kept process runs a job before its worker is ordered; it must stop at `stop_at_s`."""
         if (kept := self._kept.get(link.serial)) is not None:
             kept.rests, kept.ahead_of, kept.stop_at_s = False, job, stop_at_s
             self.deadline_s = min(self.deadline_s, stop_at_s)

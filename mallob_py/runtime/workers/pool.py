@@ -127,9 +127,9 @@ class WorkerPool:
         is_given: bool = False,
         is_alone: bool = False,
     ) -> None:
-        """Run a worker; WorkerStarted follows when its application runs.
+        """Start a worker; WorkerStarted follows when its application runs.
 
-        `is_given`: another rank will give the worker's process, which runs already. `is_alone`: see
+        `is_given`: the worker's process runs already, and another rank will hand it over. `is_alone`: see
         `WorkerContext`.
         """
         if key in self._jobs:
@@ -405,7 +405,7 @@ class WorkerPool:
         return happened
 
     def close(self) -> None:
-        """End all processes, and wait for their ends for a bounded time."""
+        """End all processes, and wait a bounded time until they have ended."""
         if self._watch.closed:
             return
         self.processes.close()

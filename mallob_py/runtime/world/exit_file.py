@@ -30,7 +30,7 @@ class ExitFile:
     """The exit file, read by the starting process. `rank_timeout_s`: longest silence (None: no limit)."""
 
     #: message when silent ranks are ended
-    complaint = "no rank answers any more; ended by force"
+    complaint = "no rank answers any more; all ranks are ended by force"
     #: period of checking the file
     look_s = 0.5
     #: time within which silent ranks must end after a stop signal

@@ -326,8 +326,8 @@ class ForkedWorld:
         if self._statuses[rank] < 0 or self._statuses[rank] == guard.CRASHED:
             if not self._told_to_stop and not self._ends_by_force:
                 self._crashes.append(self._statuses[rank])
-            # If all other ranks have come up, this rank has done its part of the start, even without a
-            # report.
+            # If all other ranks have come up, this rank has done its part of the start, even if it has not
+            # reported so.
             if self._rank_loss is RankLoss.SURVIVE and self._pids and (said or self._others_are_at_work()):
                 tell(guard.epitaph(rank, pid, self._statuses[rank]))
                 return

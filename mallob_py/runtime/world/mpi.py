@@ -60,7 +60,7 @@ _UCX_LEAVES_SIGNALS = ("UCX_DEBUG_SIGNO", "0")
 class Crash(enum.Enum):
     """The kinds of crash of the former world, as in AFTER_CRASH_VARIABLE."""
 
-    #: crash by an error, a fault, a hanging rank, or a shortage of memory
+    #: failure of the world by itself: an error, a fault, a hanging rank, or a shortage of memory
     OF_ITSELF = "1"
     #: crash by a rank that was killed from outside (signal 9)
     KILLED = "killed"

@@ -106,7 +106,7 @@ class JobFields(_WorkOnTerms, frozen=True, kw_only=True, rename="kebab"):
     ] = ()
     content_mode: Annotated[str, says("the same as `content-mode` in the configuration")] = ""
     group: Annotated[str, says("name that joins jobs of this user to a group; fit for a file name")] = ""
-    file: Annotated[str | UnsetType, says("the only path of `files`, as in Mallob's first version")] = UNSET
+    file: Annotated[str | UnsetType, says("a path instead of `files`, as in Mallob's first version")] = UNSET
     group_id: Annotated[str, says("no effect")] = ""
     description_id: Annotated[str, says("no effect")] = ""
     checksum: Annotated[tuple[int, int] | UnsetType, says("no effect", "a list of two integers")] = UNSET

@@ -26,7 +26,7 @@ _BRIDGE_USER, _BRIDGE_NAME = "ipasir", re.compile(r"job-[0-9]+_[0-9]+-[0-9]+")
 _UNUSED = {
     "group-id": "clauses are shared among the workers of a job, not among jobs",
     "description-id": "the workers of a job on a host share its description anyway, different jobs never do",
-    "checksum": "inputs are not compared with the checksum",
+    "checksum": "the job's input is not compared with this checksum",
 }
 #: refused field -> advice for users
 REFUSED = {"internalliterals": "names a formula in the memory of Mallob itself; give literals or files"}

@@ -395,7 +395,7 @@ class Journal:
 
     def _write(self, files: Sequence[tuple[int, str, bytes]], folder: str) -> None:
         """Write files, given as (internal id, path in `folder`, content)."""
-        if not self._flush_policy.is_slow:  # otherwise a file must be flushed before it gets its name
+        if not self._flush_policy.is_slow:  # a slow policy needs files flushed before they get their names
             files = [file for file in files if not self._spare.put(file[1], file[2])]
         temporaries = [f"{self._own}/~{internal_id}" for internal_id, _, _ in files]
         try:
@@ -414,8 +414,8 @@ class Journal:
 
 
 RETRY_DELAY_MIN_S, RETRY_DELAY_MAX_S = 1.0, 30.0
-#: period of trying one reply before it is due; shortest time between two tries of all replies, which follow
-#: when a reply could be written
+#: period of trying one waiting reply before it is due; shortest time between two tries of all replies (once a
+#: reply could be written, all others are tried)
 _PROBE_S, _HASTEN_S = 2.0, 1.0
 
 

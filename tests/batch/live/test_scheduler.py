@@ -285,7 +285,7 @@ def test_a_job_that_ends_during_an_order_leaves_all_its_slots(
 @pytest.mark.parametrize(
     ("actions", "error"),
     [
-        ([Start(7, 1)], "job 7 is started, but does not wait"),
+        ([Start(7, 1)], "job 7 is started, but is not in the queue"),
         ([Start(2, 3)], "job 2 is started on 3 nodes; it can run on 2 to 2"),
         ([Start(2, (0, 1))], r"job 2 is to get nodes that are not free, or one of them twice: \(0, 1\)"),
         ([Start(3, 5)], "job 3 is to get 5 nodes; 4 are free"),
@@ -405,7 +405,7 @@ def test_policies_that_need_shared_nodes_are_known() -> None:
 
 
 class Cluster:
-    """Jobs that come, become ready, obey orders or not, and end, by a seed; all invariants are checked."""
+    """Random jobs that come, become ready, obey orders or not, and end; all invariants are checked."""
 
     def __init__(self, policy: str, seed: int) -> None:
         self.random = random.Random(seed)
