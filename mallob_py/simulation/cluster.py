@@ -274,10 +274,12 @@ class Cluster(Network):
     def drain(self, address: int, grace_s: float, asked: int | None = None) -> None:
         """Order the rank to drain. The order is given at rank `asked`, or at the rank itself if it is None.
 
-        A draining rank starts nothing new, and leaves when it is empty, or after the grace.
+        A draining rank starts nothing new, and leaves when it is empty, or after the grace. If the rank drains
+        already, the earlier deadline holds.
         """
         rank = self._ranks[address]
-        rank.drains_until_s = self.now + grace_s
+        is_draining = rank.drains_until_s > -math.inf
+        rank.drains_until_s = min(self.now + grace_s, rank.drains_until_s if is_draining else math.inf)
         rank.drains_for = address if asked is None else asked
         self._have_drain(rank)
         self._leave_if_drained(rank)

@@ -402,6 +402,17 @@ def test_a_rank_that_is_drained_starts_nothing_and_lets_others_run_on_until_its_
         _finish(cluster, job)
 
 
+def test_of_two_orders_to_drain_a_rank_the_earlier_deadline_holds() -> None:
+    cluster = _cluster(2)
+    _submit(cluster, 1, rank=1, demand=2, leaves=True)
+    cluster.drain(0, grace_s=0.0)
+    cluster.drain(0, grace_s=100.0)
+    _rest(cluster)
+    assert cluster.now < 100.0
+    assert not cluster.is_there(0)
+    _finish(cluster, 1)
+
+
 def test_the_last_rank_takes_work_again_though_it_was_to_be_drained() -> None:
     cluster = _cluster(2)
     _submit(cluster, 1, rank=0, demand=2)
