@@ -74,6 +74,8 @@ _POLL_DELAY_MIN_S, _POLL_DELAY_MAX_S = 0.0005, 0.02
 SERVICE_TIMEOUT_S = 60.0
 _SERVICE_LOOK_PERIOD_S = 1.0
 _LOOK_DELAY_S = 0.02
+#: longest time [s] for which a client that is closed tries to end its jobs
+_CLOSE_MAX_S = 10.0
 
 
 class JobError(Exception):
@@ -271,6 +273,8 @@ class Client:
         folder = service.folder_of(self._api_dir, client)
         self._new_replies = NewFiles(folder / "out")
         self._spare = SpareFile(os.fspath(folder / "in"))
+        #: names of cancelled jobs for which no order to end could be written yet
+        self._unended: set[str] = set()
         #: name of a chain's last revision -> files that the chain needs until it ends
         self._chain_files: dict[str, list[Path]] = {}
         self._mutex = threading.Lock()
@@ -391,7 +395,7 @@ class Client:
             os.eventfd_write(self._wake, 1)
             if len(self._pending) == 1:  # the next job will probably follow this job's reply
                 self._spare.prepare()
-        future.add_done_callback(lambda done: self.interrupt(job["name"]) if done.cancelled() else None)
+        future.add_done_callback(lambda done: self._end_cancelled(job["name"]) if done.cancelled() else None)
         return future
 
     def solve(self, formula: FormulaLike, assumptions: Iterable[int] = (), **fields: Any) -> Answer:
@@ -640,7 +644,12 @@ class Client:
         return self._user
 
     def close(self) -> None:
-        """Cancel all pending futures, which ends their jobs."""
+        """Cancel all pending futures, which ends their jobs.
+
+        Raises:
+            ServiceError: for some seconds, some jobs could not be ended, for example since the disk is full;
+                these jobs go on.
+        """
         with self._mutex:
             self._closed = True
             pending = list(self._pending.values())
@@ -657,6 +666,12 @@ class Client:
         if self._wake >= 0:
             os.close(self._wake)
             self._wake = -1
+        until_s = time.monotonic() + _CLOSE_MAX_S
+        while (error := self._end_unended()) is not None:
+            if time.monotonic() > until_s:
+                unended, self._unended = sorted(self._unended), set()
+                raise ServiceError(f"{', '.join(unended[:3])}{', ...' * (len(unended) > 3)} go on: {error}")
+            time.sleep(_LOOK_DELAY_S)
 
     # --- formulas -----------------------------------------------------------------------------
 
@@ -694,6 +709,30 @@ class Client:
         _, _, precursor = job.get("precursor", "").partition(f"{self._user}.")
         files = self._chain_files.pop(precursor, [])
         self._chain_files[job["name"]] = [*files, input_file] if input_file else files
+
+    # --- cancelled jobs -----------------------------------------------------------------------
+
+    def _end_cancelled(self, name: str) -> None:
+        with self._mutex:
+            if name not in self._pending:  # the job has ended
+                return
+            self._unended.add(name)
+        self._end_unended()
+
+    def _end_unended(self) -> ServiceError | None:
+        """Order to end cancelled jobs. Return an error, such as a full disk, if some must be tried again."""
+        for name in list(self._unended):
+            try:
+                self.interrupt(name)
+            except ServiceError as error:
+                cause = error.__cause__
+                if isinstance(cause, OSError) and not isinstance(
+                    cause, FileNotFoundError | NotADirectoryError
+                ):
+                    return error
+                # The service's folder is gone, and the job with it.
+            self._unended.discard(name)
+        return None
 
     # --- replies ------------------------------------------------------------------------------
 
@@ -764,6 +803,7 @@ class Client:
             with self._mutex:
                 for name, _, _ in endings:
                     self._forget(name)
+            self._end_unended()
             self._look_for_service()
             for _, future, ending in endings:  # done last: the user may reuse the job's name at once
                 future.end(ending)
@@ -771,6 +811,7 @@ class Client:
 
     def _forget(self, name: str) -> None:
         one = self._pending.pop(name)
+        self._unended.discard(name)
         for file in _files_of(one.submission):
             del self._awaited[file]
         _remove(one.input_file)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -12,6 +13,7 @@ import pytest
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py import Answer, Client
+from mallob_py.api import client as client_module
 from mallob_py.api import replies
 from mallob_py.api.replies import NewFiles
 from mallob_py.service import client as service
@@ -169,3 +171,58 @@ def _after(files: NewFiles, name: str) -> list[str]:
     found: list[str] = []
     poll_until(lambda: name in found or bool(found.extend(files.look())))
     return found
+
+
+class FullDisk:
+    """A disk on which no order to end a job can be written for `count` tries."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, count: int) -> None:
+        self.count = count
+        self.ended: list[str] = []
+        patch.setattr(service, "interrupt", self._interrupt)
+
+    def _interrupt(self, api_dir: Path, user: str, name: str, *_: object, **__: object) -> None:
+        if self.count:
+            self.count -= 1
+            try:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError as error:
+                raise service.ServiceError("cannot write a job") from error
+        self.ended.append(name)
+
+
+def test_a_job_that_is_cancelled_while_the_disk_is_full_is_ended_later(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FullDisk(monkeypatch, count=5)
+    future = client.submit([[1]], name="one")
+    assert future.cancel()
+    poll_until(lambda: disk.ended == ["one"], "the job is ended")
+    assert not caplog.records, "no callback raises"
+
+
+def test_a_client_that_is_closed_while_the_disk_is_full_ends_its_jobs(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullDisk(monkeypatch, count=5)
+    with Client(out.parents[1], user="u", service_timeout_s=None) as client:
+        client.submit([[1]], name="one")
+    assert disk.ended == ["one"]
+
+
+def test_a_client_that_is_closed_says_which_jobs_go_on(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_CLOSE_MAX_S", 0.1)
+    FullDisk(monkeypatch, count=10**9)
+    client = Client(out.parents[1], user="u", service_timeout_s=None)
+    client.submit([[1]], name="one")
+    with pytest.raises(service.ServiceError, match="one go on: cannot write"):
+        client.close()
+
+
+def test_a_cancelled_job_is_gone_with_its_services_folder(
+    out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Client(out.parents[1], user="u", service_timeout_s=None) as client:
+        client.submit([[1]], name="one")
+        shutil.rmtree(out.parent / "in")
+    assert not caplog.records
