@@ -274,8 +274,8 @@ class Cluster(Network):
     def drain(self, address: int, grace_s: float, asked: int | None = None) -> None:
         """Order the rank to drain. The order is given at rank `asked`, or at the rank itself if it is None.
 
-        A draining rank starts nothing new, and leaves when it is empty, or after the grace. If the rank drains
-        already, the earlier deadline holds.
+        A draining rank starts nothing new, and leaves when it is empty, or after the grace. Of two orders to
+        one rank, the earlier deadline holds.
         """
         rank = self._ranks[address]
         is_draining = rank.drains_until_s > -math.inf
