@@ -223,8 +223,7 @@ class _Run:
         self._never_taken: dict[int, list[int]] = {}
         #: job -> nodes that the job has after its next planned event
         self._taking: dict[int, list[int]] = {}
-        #: malleable jobs that cannot be resized yet, as a heap of (time [s] from which the job can be
-        #: resized, job)
+        #: malleable jobs that cannot be resized yet, as a heap of (time [s] of their readiness, job)
         self._unready: list[tuple[float, int]] = []
         #: job -> number of the job's wishes that have come up so far
         self._told: dict[int, int] = {}
