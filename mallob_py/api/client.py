@@ -670,7 +670,8 @@ class Client:
         while (error := self._end_unended()) is not None:
             if time.monotonic() > until_s:
                 unended, self._unended = sorted(self._unended), set()
-                raise ServiceError(f"{', '.join(unended[:3])}{', ...' * (len(unended) > 3)} go on: {error}")
+                names = ", ".join(unended[:3]) + ", ..." * (len(unended) > 3)
+                raise ServiceError(f"cannot end these jobs, which go on: {names} ({error})")
             time.sleep(_LOOK_DELAY_S)
 
     # --- formulas -----------------------------------------------------------------------------

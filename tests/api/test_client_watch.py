@@ -215,7 +215,7 @@ def test_a_client_that_is_closed_says_which_jobs_go_on(out: Path, monkeypatch: p
     FullDisk(monkeypatch, count=10**9)
     client = Client(out.parents[1], user="u", service_timeout_s=None)
     client.submit([[1]], name="one")
-    with pytest.raises(service.ServiceError, match="one go on: cannot write"):
+    with pytest.raises(service.ServiceError, match=r"which go on: one \(cannot write"):
         client.close()
 
 
