@@ -192,4 +192,4 @@ class Endings:
             self._chains.ended(live.id, root, now)
         self._running.end(live.id)
         for interruption in self._machine.answer(live, outcome.value):
-            self._directory.dismiss(interruption)
+            self._directory.dismiss(interruption, live.id)

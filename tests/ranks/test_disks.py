@@ -55,6 +55,25 @@ def test_on_a_full_disk_replies_wait_until_there_is_room_again(tmp_path: Path) -
         assert service.stop() == 0
 
 
+def test_a_job_interrupted_while_the_disk_is_full_is_interrupted_again_after_a_crash(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        with serving(tmp_path / "first", "--api-dir", str(disk)) as service:
+            inbox = disk / "jobs.0/in"
+            for name, fields in (("job", {"application": "SLEEP"}), ("stop", {"interrupt": True})):
+                (inbox / f"~{name}").write_text(json.dumps({"user": "u", "name": "job"} | fields))
+            filling = fill(disk)
+            (inbox / "~job").rename(inbox / "job.json")
+            service.await_event("started")
+            (inbox / "~stop").rename(inbox / "stop.json")
+            poll_until(lambda: "cannot write the reply u.job.json: No space left" in service.output)
+            service.kill()
+        filling.unlink()
+        with serving(tmp_path / "second", "--api-dir", str(disk)) as service:
+            assert service.reply(disk / "jobs.0/out/u.job.json")["result"]["outcome"] == "interrupted"
+            assert list((disk / "jobs.0/journal").iterdir()) == []
+            assert service.stop() == 0
+
+
 def test_with_a_full_disk_for_logs_the_service_goes_on_and_says_so_once_per_rank(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         filling = fill(disk)

@@ -226,9 +226,18 @@ class JobDirectory:
         )
         self._note_deadline()
 
-    def dismiss(self, internal_id: int) -> None:
-        """Drop a file whose answer is another file's reply (an interruption that was obeyed)."""
-        self._replies.finish_due()
+    def dismiss(self, internal_id: int, answered: int | None = None) -> None:
+        """Drop a file that gets no reply.
+
+        `answered`: the job whose reply is the answer to this file, an interruption that was obeyed. While the
+        disk is too full for the reply, the file stays: after a crash, the job must be interrupted again.
+        """
+        if answered is None:
+            self._dismiss(internal_id)
+        else:
+            self._replies.once_decided(answered, partial(self._dismiss, internal_id))
+
+    def _dismiss(self, internal_id: int) -> None:
         try:
             self._journal.dismiss(internal_id)
         except OSError as error:
@@ -534,8 +543,8 @@ class ThreadedDirectory:
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
         self._request(partial(self._directory.refuse, incoming, error))
 
-    def dismiss(self, internal_id: int) -> None:
-        self._request(partial(self._directory.dismiss, internal_id))
+    def dismiss(self, internal_id: int, answered: int | None = None) -> None:
+        self._request(partial(self._directory.dismiss, internal_id, answered))
 
     def end_chain(self, chain: int, internal_id: int | None = None, identity: str = "") -> None:
         self._request(partial(self._directory.end_chain, chain, internal_id, identity))

@@ -472,6 +472,21 @@ class Replies:
             self._finish([item])
         self._note_deadline()
 
+    def once_decided(self, internal_id: int, call: Callable[[], None]) -> None:
+        """Call a function once a job's reply is in the journal: now, unless the reply cannot be written."""
+        item = self._unpublished.get(internal_id)
+        if item is None or item.reply is None:
+            call()
+            return
+        before = item.on_decided
+
+        def both() -> None:
+            if before is not None:
+                before()
+            call()
+
+        item.on_decided = both
+
     def add_recovered(self, decided: Iterable[Decided]) -> None:
         """Add replies that a former service left in the journal."""
         for entry in decided:

@@ -358,6 +358,40 @@ def test_an_obeyed_interruption_leaves_without_a_reply_of_its_own(open_directory
     assert replies(directory) == {}
 
 
+@pytest.mark.parametrize("failing", ["open", "write"])
+def test_an_obeyed_interruption_stays_until_the_jobs_reply_is_in_the_journal(
+    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """Else the job would run to its end if the rank is lost before the disk has room."""
+    directory = open_directory()
+    drop(directory, "one.json", text())
+    drop(directory, "stop.json", text(interrupt=True))
+    job, stop = directory.take()
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(os, failing, fail)
+        answer(directory, job)
+        directory.dismiss(stop.internal_id, job.internal_id)
+    assert len(left_over(directory)) == 2
+    clock.now += 100
+    directory.take()
+    assert left_over(directory) == []
+    assert list(replies(directory)) == ["u.a.json"]
+
+
+def test_an_interruption_whose_jobs_reply_is_out_leaves_at_once(open_directory: Open) -> None:
+    directory = open_directory()
+    drop(directory, "one.json", text())
+    drop(directory, "stop.json", text(interrupt=True))
+    job, stop = directory.take()
+    answer(directory, job)
+    directory.dismiss(stop.internal_id, job.internal_id)
+    assert left_over(directory) == []
+
+
 @pytest.mark.parametrize("failing", ["open", "write", "replace"])
 def test_a_full_disk_delays_replies_and_loses_none(
     open_directory: Open, clock: Clock, log: list[str], monkeypatch: pytest.MonkeyPatch, failing: str
