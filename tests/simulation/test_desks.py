@@ -182,6 +182,18 @@ def test_a_job_that_rests_for_its_next_turn_goes_on_at_the_heir_of_its_client() 
     assert set(played.outcomes()) == set(range(1, 31))
 
 
+def test_a_job_that_arrives_while_its_clients_rank_hangs_begins_soon_after() -> None:
+    played = Played()
+    played.file(1, arrives_s=0.0053)
+    played.play(0.005)
+    played.cluster.hang(0, for_s=0.0005)
+    played.play(0.0007)
+    assert played.state(1) is JobState.HELD
+    played.desks.check_rest(set())  # the turn is late, since the rank hung
+    played.play(0.01)
+    assert played.state(1) is JobState.AT_PE
+
+
 def test_the_system_ends_with_jobs_in_all_states_and_answers_none_of_them() -> None:
     """Jobs without a reply stay in the journal and run again after the next start."""
     played = Played(2, DeskPlan(window=2, residents=0))
