@@ -41,7 +41,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, assert_never
 
@@ -425,7 +425,8 @@ class _Unpublished:
     #: path in the journal
     path: str
     reply: Reply | None  # None: the reply was written already
-    on_decided: Callable[[], None] | None = None
+    #: functions to call once the reply is in the journal
+    on_decided: list[Callable[[], None]] = field(default_factory=list)
     delay_s: float = 0.0
     due: float = -math.inf
 
@@ -464,7 +465,11 @@ class Replies:
     def add(self, decided: Decided, reply: Reply, on_decided: Callable[[], None] | None = None) -> None:
         """Add a reply; `on_decided` is called after it is in the journal and before it is published."""
         item = self._unpublished[decided.internal_id] = _Unpublished(
-            decided, self._journal.path(decided), reply, on_decided, due=self._clock()
+            decided,
+            self._journal.path(decided),
+            reply,
+            [] if on_decided is None else [on_decided],
+            due=self._clock(),
         )
         if self._flush_policy.is_slow:
             self._await(item)
@@ -477,15 +482,8 @@ class Replies:
         item = self._unpublished.get(internal_id)
         if item is None or item.reply is None:
             call()
-            return
-        before = item.on_decided
-
-        def both() -> None:
-            if before is not None:
-                before()
-            call()
-
-        item.on_decided = both
+        else:
+            item.on_decided.append(call)
 
     def add_recovered(self, decided: Iterable[Decided]) -> None:
         """Add replies that a former service left in the journal."""
@@ -538,8 +536,9 @@ class Replies:
             if undecided:
                 self._journal.decide(undecided)
             for item in items:
-                if item.reply is not None and item.on_decided is not None:
-                    item.on_decided()
+                if item.reply is not None:
+                    for call in item.on_decided:
+                        call()
                 item.reply = None
             self._journal.release([item.decided for item in items])
         except OSError as error:

@@ -367,12 +367,8 @@ def test_an_obeyed_interruption_stays_until_the_jobs_reply_is_in_the_journal(
     drop(directory, "one.json", text())
     drop(directory, "stop.json", text(interrupt=True))
     job, stop = directory.take()
-
-    def fail(*arguments: object, **options: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as full_disk:
-        full_disk.setattr(os, failing, fail)
+        full_disk.setattr(os, failing, _no_room)
         answer(directory, job)
         directory.dismiss(stop.internal_id, job.internal_id)
     assert len(left_over(directory)) == 2
@@ -745,7 +741,7 @@ def test_replies_that_a_full_disk_has_held_up_for_minutes_are_there_seconds_afte
     assert len(replies(directory)) == 5
 
 
-def _no_room(*_: object) -> None:
+def _no_room(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
