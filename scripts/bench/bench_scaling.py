@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import math
 import os
@@ -33,7 +34,7 @@ from typing import NamedTuple
 
 from common import RESULTS_DIR, BenchmarkError, print_table, write_results
 
-from mallob_py.runtime.processes import adopt_orphans, python
+from mallob_py.runtime.processes import python
 from mallob_sat import generate
 from mallob_sat.generate import Circuit, Formula
 
@@ -57,6 +58,7 @@ _DRAWS_MAX = 12
 _RESAMPLES = 2000
 _REFERENCE_WALL_S = 600.0
 _SOLVE = (*python(), "-m", "mallob_py", "solve", "--quiet", "-n")
+_PR_SET_CHILD_SUBREAPER = 36
 _CORES = len(os.sched_getaffinity(0))
 
 Wires = list[int]
@@ -384,7 +386,8 @@ def main() -> None:
     )
     parser.add_argument("solve", nargs="*", help="further options of `solve`, after --")
     options = parser.parse_args()
-    adopt_orphans()
+    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1):
+        raise BenchmarkError("this kernel does not let orphans be counted (PR_SET_CHILD_SUBREAPER)")
     counts = [int(each) for each in options.workers.split(",") if each]
     trees: dict[str, Path | None] = (
         {"": None} if options.beside is None else {"beside ": options.beside, "": None}
