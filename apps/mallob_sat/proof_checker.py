@@ -23,16 +23,20 @@ reads word by word.
 Steps of a proof come as a stream: text or binary, told apart by content.
 
 Text, one step a line:   ID LITERALS 0 HINTS 0      adds a clause; hints name clauses
-                         ID d IDS 0                 deletes clauses (the first ID says nothing)
+                         ID d IDS 0                 deletes clauses (the first ID has no meaning)
 Binary (as CaDiCaL writes it):  'a' ID LITERALS 0 HINTS 0  and  'd' IDS 0, where an integer x is the
 number 2|x| + (x < 0) in groups of seven bits, lowest first, all but the last with the eighth bit set.
 
-Guarantees: `check` returns only if the empty clause was derived, else it raises Refuted. `read_clauses`
-returns clause k of the formula at position k - 1. It replaces an XOR (a line `x1 2 -3 0`: an odd number of
-the literals is true) by a clause for each assignment that the XOR excludes, with variables in ascending
-order, and the assignments in ascending order as binary numbers whose first digit is the first variable. If
-the number of clauses differs from the header's, Unreadable is raised. Only complete steps are yielded;
-anything else raises MalformedStep, which names its place. A proof is never in memory as a whole.
+Guarantees:
+
+- `check` returns only if the empty clause was derived, else it raises Refuted.
+- `read_clauses` returns the clauses in the file's order; a proof numbers them from 1 in this order. An XOR (a
+  line `x1 2 -3 0`: an odd number of the literals is true) becomes several clauses, one for each assignment
+  that the XOR excludes. The variables of each clause ascend. The clauses follow each other like the excluded
+  assignments, read as binary numbers: the smallest variable is the first digit, and the digit 1 means true.
+  If the file has more or fewer clauses and XORs than its header says, Unreadable is raised.
+- `read_steps` yields only complete steps. At any other step it raises MalformedStep, which names the place. A
+  proof is never in memory as a whole.
 """
 
 from __future__ import annotations

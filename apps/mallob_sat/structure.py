@@ -45,7 +45,7 @@ def is_random(formula: Formula) -> bool:
     if not lengths.size or lengths[0] < 3 or (lengths != lengths[0]).any():
         return False
     literals = block[block != 0]
-    # A table of all variables up to the largest one could take gigabytes.
+    # By `unique`, not `bincount`: a table of all variables up to the largest one could take gigabytes.
     occurrences = np.unique(np.abs(literals), return_counts=True)[1]
     return bool(
         _POSITIVE_SHARES[0] <= np.mean(literals > 0) <= _POSITIVE_SHARES[1]

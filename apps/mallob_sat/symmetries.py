@@ -264,7 +264,7 @@ def _clauses(finder: _Finder, n_vars: int) -> Iterator[list[int]]:
             so_far = [] if equal is None else [-equal]
             yield [*so_far, -one, other]
             if one == -other:
-                break  # because a literal and its negation cannot be equal
+                break  # a literal never equals its negation, so further clauses would have no effect
             new += 1
             yield [*so_far, -one, new]
             yield [*so_far, other, new]

@@ -164,7 +164,7 @@ class _Job(Future[_T]):
         super().__init__()
         self._thread = thread
         self._job: Future[_T] | None = None
-        #: future of the call that hands in the job; cancelled if the job is interrupted before
+        #: future of the call that hands in the job; an interruption cancels it if the call has not begun
         self._submission = thread.submit(self._submit, submit)
 
     def interrupt(self) -> None:

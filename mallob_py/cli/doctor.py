@@ -439,7 +439,7 @@ def _check_mpi(machine: Machine) -> Iterator[Finding]:
             Level.WARNING,
             "mpiexec",
             "is neither on the PATH nor beside Python",
-            "load the module of your site's MPI; srun works without it",
+            "load the module of your site's MPI; srun works without mpiexec",
         )
 
 
@@ -456,7 +456,7 @@ def _check_shared_memory(machine: Machine) -> Iterator[Finding]:
     total, free = machine.shared_memory
     text = f"{_size(free)} free of {_size(total)}"
     if total < _SHM_LEAST_BYTES:
-        advice = "start the container with --shm-size=1g or more: large inputs and messages lie there"
+        advice = "start the container with --shm-size=1g or more: /dev/shm holds large inputs and messages"
         yield Finding(Level.FAULT, "/dev/shm", text, advice)
     elif free < _SHM_LEAST_BYTES:
         yield Finding(
@@ -474,7 +474,10 @@ def _check_memory(machine: Machine) -> Iterator[Finding]:
     text = f"{_size(free)} available of {_size(total)}"
     if free < total / 20 or free < _SHM_LEAST_BYTES:
         yield Finding(
-            Level.WARNING, "memory", text, "end other programs: workers are paused below --memory-reserve"
+            Level.WARNING,
+            "memory",
+            text,
+            "end other programs, because workers are paused when less than --memory-reserve is free",
         )
     else:
         yield Finding(Level.GOOD, "memory", text)
@@ -505,14 +508,16 @@ def _check_inotify(machine: Machine) -> Iterator[Finding]:
             Level.WARNING,
             "inotify",
             f"{watches} watches, {instances} instances per user",
-            "sysctl fs.inotify.max_user_watches=65536 (max_user_instances=1024); else folders are polled",
+            "by sysctl, raise fs.inotify.max_user_watches to 65536 and max_user_instances to 1024; else "
+            "folders are polled",
         )
     elif machine.inotify_error:
         yield Finding(
             Level.WARNING,
             "inotify",
             f"no further instance for this user: {machine.inotify_error}",
-            "end watching programs, or sysctl fs.inotify.max_user_instances=1024; else folders are polled",
+            "end programs that watch folders, or by sysctl raise fs.inotify.max_user_instances to 1024; else "
+            "folders are polled",
         )
     else:
         yield Finding(Level.GOOD, "inotify", f"{watches} watches, {instances} instances per user")
@@ -520,7 +525,7 @@ def _check_inotify(machine: Machine) -> Iterator[Finding]:
 
 def _check_name(machine: Machine) -> Iterator[Finding]:
     if machine.name_error:
-        advice = "add the host's name to /etc/hosts: ranks of several hosts find each other by it"
+        advice = "add the host's name to /etc/hosts: ranks of several hosts find each other by this name"
         yield Finding(Level.WARNING, "host name", f"cannot be resolved ({machine.name_error})", advice)
     else:
         yield Finding(Level.GOOD, "host name", "can be resolved")
@@ -552,7 +557,7 @@ def _check_variables(machine: Machine) -> Iterator[Finding]:
         name for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK") if name in machine.variables
     ]
     if inherited:
-        advice = "start commands with ranks of their own from a shell outside of mpiexec and srun"
+        advice = "from a shell outside of mpiexec and srun, start commands that have ranks of their own"
         yield Finding(Level.WARNING, inherited[0], "is set: this process is a rank itself", advice)
 
 
@@ -575,7 +580,7 @@ def _check_folder(machine: Machine) -> Iterator[Finding]:
         level = Level.FAULT if folder.error else Level.WARNING
         yield Finding(level, "api-dir", f"{folder.path} belongs to {folder.owner}", advice)
     elif folder.error:
-        advice = "make room and make it writable, or give another --api-dir"
+        advice = "make room and make the folder writable, or give another --api-dir"
         yield Finding(Level.FAULT, "api-dir", f"{folder.path}: {folder.error}", advice)
     elif folder.free_bytes < _DISK_LEAST_BYTES:
         advice = "make room, or serve with --keep 30d: each job leaves a journal entry and a reply there"

@@ -89,9 +89,10 @@ class Reports:
 
 @contextlib.contextmanager
 def order_folder(named: str | None) -> Iterator[Path | None]:
-    """Provide a folder for orders to the ranks of `solve` and `run`; None if orders are impossible.
+    """Context manager that yields the folder where ranks of `solve` and `run` find orders; None: no orders.
 
-    If the user has `named` a folder, this folder is locked within the context. Raises CommandError.
+    A folder that the user has `named` is locked within the context; any other folder is removed afterwards.
+    Raises CommandError.
     """
     if named is not None:
         lock = _locked(Path(named))
@@ -116,7 +117,7 @@ def order_folder(named: str | None) -> Iterator[Path | None]:
 
 
 def _locked(place: Path) -> DirectoryLock:
-    """Lock a folder, which shows commands that orders are accepted there. Raises CommandError."""
+    """Lock a folder; the lock shows other commands that orders are accepted there. Raises CommandError."""
     from mallob_py.service import ServiceError
     from mallob_py.service.store.lock import DirectoryLock, holder_of
     from mallob_py.service.store.orders import FOLDER, OrderFolder

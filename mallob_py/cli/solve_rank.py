@@ -135,7 +135,7 @@ class SolveDesk(OneShotDesk):
         self._table = table
         self._is_for_terminal = output is sys.stdout and sys.stdout.isatty() and not options.quiet
         if "solutions" in self._configuration and self._is_single and options.time_limit_s is not None:
-            # An answer offered within _GRACE_S after the limit counts; later, a job without an answer is
+            # An answer offered within _GRACE_S after the limit counts; after that, a job without an answer is
             # interrupted.
             self._answers_by_s = self._limit_s
             self._limit_s += _GRACE_S

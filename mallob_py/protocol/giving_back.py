@@ -49,9 +49,9 @@ class GivingBack:
         self._update_token = update_token
         #: whether this PE's rank is to leave, so that nothing new starts here
         self.is_draining = False
-        #: whether the system ends: a worker that has handed over its work gets no further process
+        #: whether the system ends, so that paused workers get no new process
         self._is_ending = False
-        #: whether this rank is the only one left, and so cannot leave
+        #: whether this PE's rank is the only one left, so that it cannot leave
         self._is_last = False
 
     def take_over(self, former: GivingBack, is_last: bool) -> None:

@@ -163,7 +163,7 @@ class PrefixSumMatcher:
         self._carried: list[messages.Request] = []
         self._own_requests = 0
         self._token_offered = False
-        #: whether this PE's token has a matching number, so that an Adopt or a TokenReturned is under way
+        #: whether this PE's token has a matching number: an Adopt or a TokenReturned is on its way here
         self.token_granted = False
         self._advertised = _Ledger()
         self._left = _Ledger()

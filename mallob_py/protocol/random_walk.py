@@ -84,7 +84,7 @@ class RandomWalk:
         self._on_outdated = on_outdated
         self._ranks = _Ranks(out.rank, out.size)
         self._is_idle = False
-        #: whether a walk has ended here, so that an Adopt to this PE is queued or parked
+        #: whether a walk has ended here: the PE's Adopt to itself is queued or parked
         self._is_taken = False
         #: requests made since the last `flush`, not sent yet
         self._asks: dict[tuple[int, int], Request] = {}

@@ -55,7 +55,7 @@ class RoutingTreeMatcher:
         self._is_outdated = is_outdated
         self._on_outdated = on_outdated
         self._is_idle = False
-        #: whether this PE is taken, so that an Adopt to itself is queued or parked
+        #: whether a request has taken this PE's token: the PE's Adopt to itself is queued or parked
         self.token_granted = False
         self._left = 0
         self._right = 0

@@ -375,7 +375,7 @@ class KeySelection:
         self._high: Key | None = None
         self.pivots = self._inside(guesses)
         self.threshold: Key | None = None
-        #: keys met on the way, among which are the next epoch's guesses
+        #: keys seen in answers; the next epoch's guesses are chosen from these keys
         self.seen: set[Key] = set()
 
     @property

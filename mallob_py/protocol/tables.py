@@ -1,4 +1,4 @@
-"""Tables that follow from a generation alone: its placement, and the rule of its images.
+"""Tables that follow from a generation alone: the placement of its PEs, and their rule for making images.
 
 All ranks compute equal tables. Ranks of a simulation may share one set: a thousand tables of a thousand PEs
 would take most of the memory and time.
@@ -20,7 +20,7 @@ class Tables:
         self._are_shared = are_shared
         self.first = first_generation(founders)
         self.founders = Placement(founders)
-        #: g -> placement, for the last generations asked for
+        #: g -> placement of a generation, for the generations asked for last
         self._placements = {self.first.g: self.founders}
         self._rules: dict[int, ImageRule] = {}
 

@@ -249,7 +249,7 @@ def exact_sum(values: Floats) -> Fraction:
     lower = (fractions * 2.0**27 - upper) * 2.0**26
     total = 0
     for scale, halves in ((26, upper), (0, lower)):
-        # Sums of integers below 2^27 are exact in floats up to 2^26 jobs.
+        # Each summand is an integer below 2^27, so the sums over up to 2^26 jobs are exact in floats.
         for place, part in enumerate(np.bincount(bins, weights=halves).tolist()):
             total += int(part) << (place + scale)
     return Fraction(total) * Fraction(2) ** (lowest - 53)

@@ -29,7 +29,8 @@ class WorkerCache:
         self.workers: OrderedDict[int, Worker] = OrderedDict()
         #: job with a suspended worker -> time until which the PE is held free for the job
         self.holds: dict[int, float] = {}
-        #: greatest number of suspended workers, raised while workers were taken over from the last generation
+        #: greatest number of suspended workers; after a change of generation, room for all workers taken over
+        #: until their jobs are known to live or to be over
         self.room = config.job_cache
 
     def put(self, worker: Worker) -> None:

@@ -398,9 +398,9 @@ class Intake:
     # --- chains of a former service -------------------------------------------------------------
 
     def restore_chains(self, now: float) -> set[int]:
-        """Restore the revisions that a former service has answered, since later revisions add to them.
+        """Restore the revisions that a former service has answered, because later revisions add to them.
 
-        Returns the first revisions of chains that cannot be continued, since their input came through a pipe.
+        Returns the first revision of each chain that cannot go on, because an input came through a pipe.
         """
         unreadable = set()
         for first, incoming in self._directory.revisions():

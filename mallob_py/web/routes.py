@@ -759,7 +759,7 @@ def _group(request: Request) -> tuple[str, str]:
 
 
 def _page_of(request: Request) -> tuple[int, int]:
-    """Return the requested offset and the number of rows."""
+    """Return the requested offset and the requested number of rows, at most `_PAGE_SIZE_MAX`."""
     limit = min(_number(request, "limit") or _PAGE_SIZE, _PAGE_SIZE_MAX)
     return _number(request, "offset") or 0, limit
 

@@ -1,7 +1,8 @@
-"""Visitors: the operator, who has the token of `web/token`, or a user with a token of `web/user-tokens.json`.
+"""Visitors: the operator, who has the token in `web/token`, or a user with a token of their own.
 
-That file maps users to SHA-256 digests of their tokens. `mallob-py token NAME` writes it; a running web
-server notices each change. A user's token permits operations on jobs of that user alone.
+The file `web/user-tokens.json` maps users to SHA-256 digests of their tokens. `mallob-py token NAME` writes
+the file; a running web server notices each change. A user's token permits operations on jobs of that user
+alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A service beside other systems that run jobs on two cores: start, time per job, a job while all is busy.
+"""A service beside other systems that run jobs on two cores: start, time per job, a job on busy cores.
 
-    python scripts/bench/bench_systems.py                 # the systems that are installed, in turns
+    python scripts/bench/bench_systems.py                 # all installed systems, one after the other
     python scripts/bench/bench_systems.py --formulas      # 60 formulas at once, most of them small
 
 Each system runs alone, in a process of its own. A job is the smallest job of the system: a NOOP job for
@@ -334,7 +334,7 @@ def compare(names: list[str], rounds: int) -> None:
         for name in names
         if all(took[name])
     ]
-    print_table(f"Medians of {rounds} rounds in turns", ["system", *columns.values()], rows)
+    print_table(f"Medians of {rounds} rounds of all systems", ["system", *columns.values()], rows)
 
 
 def compare_formulas(names: list[str], rounds: int) -> None:
@@ -352,7 +352,7 @@ def compare_formulas(names: list[str], rounds: int) -> None:
         if all(took[name])
     ]
     header = ["system", "mean time to the answer", "median", "last answer"]
-    print_table(f"60 formulas at once, medians of {rounds} rounds in turns", header, rows)
+    print_table(f"60 formulas at once, medians of {rounds} rounds of all systems", header, rows)
 
 
 def write_formulas(folder: Path) -> None:

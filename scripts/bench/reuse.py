@@ -2,15 +2,20 @@
 
     .venv/bin/python scripts/bench/reuse.py [--pes 384] [--seconds 600] [--seeds 1]
 
-The script plays the realistic arrivals of P 5.3 with each strategy of reuse and each seed from 0 on. In the
-protocol's own code it counts queries for suspended workers, with their answers and the reasons for denials;
-how often a PE began to keep itself free (a *hold*), and whether this ended with the query or in vain; and
-roots of other jobs that such a PE rejected. Such a PE also keeps out other workers of other jobs. These
-cannot be counted, because the PE offers no token and gets no request. The strategy `published` is `full` with
-the exact rule of P 3.3: a PE that becomes idle keeps itself free for each suspended worker below its job's
-volume, until the worker's parent reports whether it needs the worker; `full` waits only for jobs that have
-just grown, at most 5 ms. The script prints a table (for several seeds: means and half of their 95 %
-intervals), and for each measure the strategy with the smallest value, compared seed by seed.
+The script plays the realistic arrivals of P 5.3 with each strategy of reuse and each seed from 0 on. Under
+the strategy `full`, an idle PE keeps itself free (a *hold*) for a suspended worker whose job has just grown
+beyond the worker's index, for at most 5 ms. The strategy `published` is `full` with the exact rule of P 3.3:
+a PE that becomes idle keeps itself free for each suspended worker whose index is below its job's volume,
+until the worker's parent has said whether it needs the worker. The script counts:
+
+- queries for suspended workers, by their answers and the reasons for denials;
+- holds that begin, that end with the query, and that end in vain;
+- roots of other jobs that a PE rejects during a hold. (A hold also keeps out other workers of other jobs.
+  These cannot be counted, because a PE with a hold offers no token and so gets no request.)
+
+The script prints a table of the counts and of some measures: for several seeds, each value is a mean ± half
+of its 95 % interval. Below the table, it names for each measure the strategy with the smallest value, if the
+intervals of the differences, seed by seed, decide it.
 """
 
 import argparse

@@ -85,7 +85,7 @@ class Agreement:
     def decide(self, view: View) -> Sequence[Action]:
         actions = list[Action](self._starts_and_resizes(view))
         if not actions:
-            return actions  # a decision at a tick would be the same
+            return actions  # a decision at the next tick would have no actions either
         waits = len(view.queue) > sum(isinstance(action, Start) for action in actions)
         if waits or view.free:
             actions += self._ticks.next(view.now_s)

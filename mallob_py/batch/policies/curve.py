@@ -105,8 +105,9 @@ class Curve(Fair):
         return volumes
 
     def _base(self, job: Job) -> float:
-        """Return the divisor of a job's gains in speed (gains are in units of its speed on its preferred
-        nodes).
+        """Return the number by which a job's gain in speed is divided.
+
+        Gains have the unit of `AnySpeedup.speed`: the job's speed on its preferred nodes.
         """
         return job.estimate_s if self._is_of_time else self._curve(job).speed(1, job.nodes)
 

@@ -173,9 +173,7 @@ class SdPolicy:
         self._waits = None
 
     def _head_starts(self, view: View) -> tuple[float, int]:
-        """Return the estimated start [s] of the queue's head, and how many more nodes than it needs are then
-        free.
-        """
+        """Return the estimated start [s] of the queue's head, and the number of nodes that then stay free."""
         if self._shadow is None:
             self._shadow = shadow_of(self._freed(view), view.now_s, view.free, view.queue[0].nodes)
         return self._shadow
@@ -203,7 +201,7 @@ class SdPolicy:
         self._waits = None
 
     def _mates_of(self, job: Job, view: View) -> tuple[Running, ...]:
-        """Return the possible set of mates with the smallest sum of penalties; empty: there is no set."""
+        """Return the set of mates with the smallest sum of penalties; (): the job must not become a guest."""
         if not job.is_malleable:
             return ()
         increase_s = job.estimate_s * self._increase

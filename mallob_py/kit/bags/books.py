@@ -81,9 +81,9 @@ class Loan:
 
 @dataclass(slots=True)
 class Account:
-    """An account of the tasks that a worker does for a lender; number 0 is the job itself, without lender."""
+    """Tasks that a worker does for one lender. Account 0, at the root, has the job itself and no lender."""
 
-    #: number of the loan for which the account was opened
+    #: number of the loan for which the account was opened; 0: the job itself
     number: int
     lender: Address | None
     bag: Bag | None

@@ -30,7 +30,7 @@ class InnerPool(Protocol):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Future[Any]:
-        """Submit a call to any worker; only to this process if `known`, the pickled function, is None."""
+        """Submit a call. `known`: the pickled function; None: only this process may execute the call."""
         ...
 
     def close(self) -> None:

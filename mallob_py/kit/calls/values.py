@@ -66,9 +66,10 @@ class Pickled(NamedTuple):
 
 
 def dump(value: Any, what: str, *, is_copied: bool = True) -> list[Buffer]:
-    """Return the pickle of `value` and its out-of-band buffers, copied unless `is_copied` is False.
+    """Return the pickle of `value`, followed by the out-of-band buffers.
 
-    Raises CannotSend, whose message calls the value `what`.
+    `is_copied`: whether these buffers are copies, which later changes of `value` do not change. Raises
+    CannotSend, whose message calls the value `what`.
     """
     buffers: list[Buffer] = [_MAIN]
     with suppress(Exception, SystemExit, GeneratorExit):  # cloudpickle then succeeds or says why not
@@ -128,7 +129,7 @@ class _SharingPickler(_Pickler):
 
 
 def dump_to_share(value: Any) -> list[Buffer]:
-    """Return the pickle of `value` and its out-of-band buffers, not copied. Raises CannotSend."""
+    """Return the pickle of `value`, followed by out-of-band buffers, without copies. Raises CannotSend."""
 
     def dumps(value: Any, **options: Any) -> bytes:
         with io.BytesIO() as written:

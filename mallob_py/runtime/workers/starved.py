@@ -45,7 +45,8 @@ class MemoryKills:
         #: number of kills by the kernel, as counted by the last call of `look`; None: no call yet
         self._counted: int | None = None
         self._seen_s = -math.inf
-        #: whether the rank's memory watch finds memory short: other programs may kill before the kernel does
+        #: function that tells whether the rank's memory watch finds memory short; programs other than the
+        #: kernel may then kill processes, which the kernel does not count
         self.is_short: Callable[[], bool] = bool
 
     def look(self, now_s: float) -> None:

@@ -124,7 +124,7 @@ class Doorbell:
             target[0].sendto(self._secret, target[1])
 
     def drain(self) -> bool:
-        """Take all rings off the sockets; return whether one came by UDP: its message may come later."""
+        """Take all rings off the sockets; return whether a ring came by UDP, perhaps before its message."""
         if self._unix_socket is not None:
             self._empty(self._unix_socket)
         return self._udp_socket is not None and self._empty(self._udp_socket)

@@ -101,7 +101,10 @@ class Launcher:
 
 
 def find_launcher() -> Launcher:
-    """Return the mpiexec beside our Python, which fits an MPI wheel there; if there is none, PATH's."""
+    """Return the launcher: `mpiexec` beside this Python, else `mpiexec` or `mpirun` on PATH.
+
+    Wheels of MPI install their mpiexec beside Python. Raises LaunchError.
+    """
     beside = str(Path(sys.executable).parent)
     path = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec") or shutil.which("mpirun")
     if path is None:

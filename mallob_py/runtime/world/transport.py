@@ -89,7 +89,7 @@ _REMOTE_PARK_MAX_S = 0.08
 #: shortest and longest wait without a doorbell
 _BLIND_PARK_MIN_S = 0.00005
 _BLIND_PARK_MAX_S = 0.001
-#: time after a UDP ring during which its message is expected at any moment
+#: time after a ring by UDP during which the announced message is expected at any moment
 _ALERT_S = 0.001
 _ALERT_PARK_S = 0.00005
 _CLOSE_POLL_S = 0.0002
@@ -344,7 +344,7 @@ class Transport(Carrier):
         return self.doorbell.fileno(), *super().descriptors()
 
     def wake(self) -> None:
-        """Empty the doorbell, which has rung, and expect a message."""
+        """Empty the doorbell, which has rung; after a ring by UDP, expect a message."""
         if self.doorbell.drain():
             self._alert_until_s = time.monotonic() + _ALERT_S
 

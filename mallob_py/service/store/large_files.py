@@ -26,7 +26,7 @@ from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.store.journal import contents
 
-#: smallest size of a large file: asking for the parsing of a smaller file takes as long as parsing it
+#: smallest size of a large file; asking another process to parse a smaller file takes as long as parsing it
 LARGE_BYTES = 1 << 16
 _TRIES = 3
 #: delay before the start of a process is tried again after a lack of descriptors or memory
@@ -50,7 +50,7 @@ class LargeFiles:
         self._thread: threading.Thread | None = None
         self._asked: SimpleQueue[tuple[int, str] | None] = SimpleQueue()
         self._parsed: deque[Parsed] = deque()
-        #: number of files asked for and not taken
+        #: number of files that were given to `ask` and not yet returned by `take`
         self.under_way = 0
         self.process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()

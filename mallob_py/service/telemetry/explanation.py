@@ -228,9 +228,9 @@ def _place_in_line(status: ServiceStatus, job: JobStatus) -> str:
     before = sum(other.state == job.state and other.standing > job.standing for other in status.jobs)
     least = "at least " if status.job_count > len(status.jobs) else ""
     return (
-        f"Of the jobs that wait, {least}{before} {'stands' if before == 1 else 'stand'} before it. Standing "
-        f"counts priority and waiting time: {_duration(status.ageing_s)} of waiting are worth twice the "
-        "priority."
+        f"Of the jobs that wait, {least}{before} {'stands' if before == 1 else 'stand'} before it. The order "
+        f"depends on priority and waiting time: {_duration(status.ageing_s)} of waiting count as much as a "
+        "doubled priority."
     )
 
 
@@ -255,8 +255,8 @@ def _why_waiting(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
         return
     jobs, pes = _count(rivals, "job"), _count(status.pes, "PE")
     yield (
-        f"No PE is free for it: {jobs} want workers and there are {pes}, so the {status.pes} of best "
-        "standing have one worker each."
+        f"No PE is free for it: {jobs} want workers and there are {pes}, so the {status.pes} that come "
+        "first have one worker each."
     )
     yield _place_in_line(status, job)
 

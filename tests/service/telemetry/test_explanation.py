@@ -150,7 +150,7 @@ def test_a_job_waits_for_a_pe_behind_those_of_better_standing() -> None:
     text = told(mine, *others, pes=2)
     assert "No PE is free for it: 18 jobs want workers and there are 2 PEs" in text
     assert "Of the jobs that wait, 9 stand before it" in text
-    assert "60 s of waiting are worth twice the priority" in text
+    assert "60 s of waiting count as much as a doubled priority" in text
 
 
 def test_a_job_that_waits_for_the_next_epoch_says_so() -> None:
