@@ -98,7 +98,7 @@ class Neighbourhoods:
 
 
 def _numbers(problem: Problem) -> list[list[int]]:
-    """Group the soft literals: literals that imply one another bound the same number.
+    """Return groups of soft literals: a literal that implies another one is in the same group (one number).
 
     If the largest group has too large a share of the soft literals, each literal is a group of its own.
     """

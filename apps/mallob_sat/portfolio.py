@@ -260,7 +260,7 @@ def _members(configuration: Mapping[str, Any]) -> Members:
 
 
 def _is_for_mallob(key: str) -> bool:
-    """Tell whether a key is for Mallob's own solvers. It has no effect; the service's replies warn of it."""
+    """Tell whether a key is for Mallob's own solvers: such a key has no effect, and the reply says so."""
     return key == "options" or key.startswith("__")
 
 

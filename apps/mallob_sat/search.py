@@ -46,7 +46,7 @@ _EXCHANGE_INTERVAL_S = 0.05
 #: leaves stable phases to the second
 UNDISTURBED_S = 3.0
 _MISSED_LITERALS_MAX = 5_000
-#: number of literals of learned clauses that are read per epoch, a multiple of the number given
+#: number of literals of learned clauses that are read per epoch; the best clauses are given to others
 _LEARNED_LITERALS_MAX = 6_000
 _SLICE_MIN_S = 0.4
 _SLICE_MAX_S = 4.0

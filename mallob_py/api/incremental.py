@@ -132,7 +132,8 @@ class IncrementalSolver:
             no_return: whether to return None, as PySAT does by default.
 
         Returns:
-            None, or True if `no_return` is false, since the solver sees the clause only at the next `solve`.
+            None. If `no_return` is false: True, even after a contradiction, because the solver gets the
+            clause only at the next `solve`.
 
         Raises:
             ValueError: a literal is 0 or larger than 31 bits.

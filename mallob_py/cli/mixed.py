@@ -1,9 +1,9 @@
 """The mixed experiment: formulas, optimisation, bags and functions of several users arrive at one pool.
 
-Real jobs run on a real service. One stream of jobs, drawn from a seed, is played in three ways, in turns: on
-the *pool*, where jobs share the PEs; through a *queue* before the same service, where each job has one PE
-until it ends, first come first served, with at most as many jobs at a time as PEs; and *alone*, one job after
-the other, each with the whole pool.
+Real jobs run on a real service. In each round, one stream of jobs, drawn from a seed, is played in three
+ways: on the *pool*, where jobs share the PEs; through a *queue* before the same service, where each job has
+one PE until it ends, first come first served, with at most as many jobs at a time as PEs; and *alone*, one
+job after the other, each with the whole pool.
 """
 
 from __future__ import annotations
@@ -350,7 +350,7 @@ def _quotient(rounds: Rounds, kind: str, above: str, below: str) -> str:
 
 
 def table_of_measures(rounds: Rounds) -> Table:
-    """Return the table of PAR-2, costs, slowdown, fairness and the time of the last answer, by way."""
+    """Return the table of PAR-2, costs, slowdown, fairness and the time of the last answer in each way."""
     measures: dict[str, Callable[[dict[str, Played], str], float | None]] = {
         "PAR-2 of formulas [s]": _par2,
         "cost": partial(_quality, [math.inf]),
@@ -367,7 +367,7 @@ def table_of_measures(rounds: Rounds) -> Table:
             for queued, pool in zip(values["queue"], values["pool"], strict=True)
         ]
         rows.append((name, *(_text(values[way]) for way in WAYS), _text(less)))
-    title = "The mixed stream, by way; the last column is the difference, round by round"
+    title = "The mixed stream, played in three ways; the last column is the mean difference within a round"
     return Table(title, ("measure", *WAYS, "queue less pool"), tuple(rows))
 
 

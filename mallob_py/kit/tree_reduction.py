@@ -255,7 +255,7 @@ class TreeReduction:
                 self._child_absent(message.source, call, 0)
         elif kind in (_Kind.GIVE, _Kind.ABSENT):
             if message.source != index:
-                return  # this worker called the sender at another index
+                return  # the sender's index has changed since this worker called it
             if kind == _Kind.GIVE:
                 self._child_gave(index, call, newest, message.data[_HEADER.size :])
             else:

@@ -87,7 +87,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     turn_patience_s: _Seconds = 0.25
     #: longest time for which a PE stays free for its worker of the last generation
     succession_hold_s: _Seconds = 0.25
-    #: time for which a PE keeps what it has of a job of the last generation, while no message names the job
+    #: time for which a PE keeps a worker or an answer of the last generation while no message names its job
     succession_patience_s: _Seconds = 60.0
     #: number of suspended workers kept per PE (C in P 3.3)
     job_cache: _Count = 4
@@ -95,8 +95,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     residents: _Count | None = None
     #: longest time for a worker that leaves in order to hand over its work
     leave_grace_s: _Seconds = 1.0
-    #: greatest number of workers of a PE that leave in order at once; if one more must leave, the first one
-    #: is ended
+    #: greatest number of workers of a PE that leave in order at the same time; if one more must leave, the
+    #: process that has been leaving for longest is ended
     leavers_max: Annotated[int, msgspec.Meta(ge=1)] = 4
     #: number of past workers of the same index that are asked before a normal request
     queries_max: _Count = 4
@@ -107,10 +107,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     #: greatest number of workers lost in one seat because they got no process. One more loss: if the seat is
     #: the root's, the job fails; else the seat stays without a process, if the job may be at fault
     losses_max: _Count = 3
-    #: time for which a host that could give no job a process rests: at first, and at most
+    #: pause of a host that could not give a job's worker a process: at first, and at most
     rest_s: _Seconds = 0.25
     rest_max_s: _Seconds = 60.0
-    #: time for which a host rests that may not be at fault; long enough for a request to find another host
+    #: pause of a host that is perhaps not at fault; long enough for a request to find another host
     doubt_rest_s: _Seconds = 0.05
     #: run time of a root after which its job asks for more workers: trivial jobs must disturb no other PE
     growth_delay_s: _Seconds = 0.0003

@@ -441,7 +441,7 @@ class Node:
         self._drain = _Drain(asked_by, until_s, until_s)
         self._has_duties = True
         for slot, pe in enumerate(self.pes):
-            if not pe.workers.giving_back.is_draining:  # the PE may wait for a worker to go on here
+            if not pe.workers.giving_back.is_draining:  # a second `Drain` could drop its holds
                 self._tell_pe(slot, stimuli.Drain(), now)
 
     def _hear_of_drain(self, said: rank_stimuli.Said, message: rank_messages.RankDrains, now: float) -> None:

@@ -59,7 +59,7 @@ class JobParameters(JobTerms, frozen=True, kw_only=True):
 
 
 class JobSubmitted(Stimulus, frozen=True):
-    """A new job, live nowhere in the system, is submitted. One `JobEnded` follows, unless it is given up."""
+    """A new job, live nowhere in the system, is submitted. If it is not given up, one `JobEnded` follows."""
 
     job: int
     parameters: JobParameters
@@ -75,13 +75,13 @@ class JobInterrupted(Stimulus, frozen=True):
 
 
 class JobSetBack(Stimulus, frozen=True):
-    """A job submitted here must be given up once it rests; `JobGivenUp` follows, unless it ends before."""
+    """A job submitted here must be given up once it rests; `JobGivenUp` follows if the job does not end."""
 
     job: int
 
 
 class TermsChanged(Stimulus, frozen=True):
-    """A job submitted here gets these terms (`max_demand` 0: no bound); ignored if it is not live."""
+    """A job submitted here gets these terms (`max_demand` 0: no bound); ignored if the job is not live."""
 
     job: int
     priority: float

@@ -43,7 +43,7 @@ class WorkerState(Enum):
     RUNNING = "running", True
     #: memory is short: in the tree, without a process until there is memory
     PAUSED = "paused"
-    #: in the tree, but never to have a process again: the worker's processes have died
+    #: in the tree, without a process for good: the worker's processes died too often, or it could get none
     DEAD = "dead"
     #: without a process here: the worker gives its place back as soon as its parent has accepted it
     LOST = "lost"

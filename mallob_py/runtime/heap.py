@@ -7,8 +7,8 @@ MB. `malloc_trim` costs nothing during messages, and afterwards about 50 ms for 
 called, but seldom, and only when the rank is not busy and much can be given back.
 
 The C library knows how much of the heap is free, but not how much of this free memory it has given back
-already. So the measure is by how much the process's unused memory exceeds its smallest value since the last
-trim. With other C libraries (musl) nothing is done.
+already. So the measure is the present amount of the process's unused memory, less its smallest amount since
+the last trim. With other C libraries (musl) nothing is done.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ class Lives(Generic[AnyPlan]):
 
 
 def _plans_of_cluster(seed: int) -> Iterator[Plan]:
-    """Yield the plan of a cluster that the seed draws, and variants: cut off at a random event, and others.
+    """Yield a cluster's plan, drawn by the seed, and variants, such as the plan cut off at a random event.
 
-    After each plan the cluster must come to rest in time (`scenario.py`).
+    When a plan has been played, the cluster must come to rest in time (`scenario.py`).
     """
     whole = cluster_plan.draw_plan(seed)
     yield whole

@@ -62,7 +62,7 @@ FDS_GROWTH_MAX = 24
 #: greatest memory of a rank at the end, after large messages' memory is freed: a new rank has 16 MB, a
 #: client's rank 25 MB after some jobs, and a rank that frees nothing some hundred MB more
 RANK_AT_END_MAX_BYTES = 60_000_000
-#: additional memory of a rank that is alone on its host; several ranks share it
+#: memory that the ranks of a host share, so that a rank alone on its host has all of it
 SHARED_BYTES = 15_000_000
 GIVE_BACK_DEADLINE_S = 40.0
 #: time limit for the end of workers; obsolete entries are kept for some time after a change of ranks

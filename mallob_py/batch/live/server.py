@@ -648,7 +648,7 @@ class _Server:
     def _tasks_of(self, number: int, array: int = 0) -> list[int]:
         """Return a job's number and, if it is an array's, the numbers of the tasks that have not ended.
 
-        For a job of the array itself (`array`), the array's number means only its first task.
+        `array`: the array of the job that names the number; this array's number means only its first task.
         """
         if number == array:
             return [number]

@@ -73,7 +73,7 @@ class Learnt:
     def begin(self, nodes: int) -> None:
         self._policy.begin(nodes)
         self._experience = Experience(self._by)
-        #: id -> job whose estimate is its expected run time, from arrival to end
+        #: id of a job that has not ended -> the job with its expected run time as its estimate
         self._jobs: dict[int, Job] = {}
         #: id -> running job as shown to the policy
         self._shown: dict[int, Running] = {}

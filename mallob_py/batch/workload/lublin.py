@@ -7,7 +7,8 @@ distribution, on a clock that runs as fast as jobs arrive at that time of the da
 have constants of their own and arrive independently. The constants were fitted to 128 nodes; for other
 machines, the logarithms of sizes are shifted, as the program's text advises.
 
-The model has no estimates, so jobs' estimates are their run times. `Job.queue` is 1 for batch, 0 for others.
+The model has no estimates, so a job's estimate is its run time. `Job.queue` is 1 for batch jobs and 0 for
+interactive jobs.
 """
 
 from __future__ import annotations

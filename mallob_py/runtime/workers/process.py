@@ -566,7 +566,7 @@ class _Worker:
         return wire.Mapped(read.path, size_bytes)
 
     def _inspect(self, names: tuple[str, ...]) -> None:
-        """Report each application separately, so that the rank knows which one ends this process, if any."""
+        """Report each application separately: if one ends this process, the rank knows which one."""
         for name in names:
             try:
                 one = self._registry.declared(name)

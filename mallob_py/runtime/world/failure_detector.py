@@ -4,9 +4,9 @@ Every BEAT_S, each rank sends a beat to the next rank and checks whether the pre
 hanging rank (stopped, stuck in a system call or in a loop) is noticed by exactly one other rank, at the cost
 of one small message per second and rank, on any number of hosts. If the previous rank is late, the ranks
 before it might hang, too, without being noticed: so they are asked for beats as well (`sought`), and the
-silence of each is measured. If all ranks hang, the launching process notices: each rank on its host touches a
-file, and while one of these ranks lives, it will notice the other ranks' silence. The first rank makes the
-file when the world has come up.
+silence of each is measured. If all ranks hang, the launching process notices it by a file that each rank on
+the launching process's host touches again and again. (If one of these ranks lives, this rank notices the
+silence of the others.) The first rank makes the file when the world has come up.
 
 A lost rank is left out of the ring (`go_on`).
 

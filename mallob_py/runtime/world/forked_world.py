@@ -151,8 +151,8 @@ class ForkedServers:
     """
 
     def __init__(self, preload: Sequence[str]) -> None:
-        # Imported late, since this imports much, but before the fork, since the ranks need nearly all of
-        # these modules, too.
+        # Imported late, because this import takes long; but before the fork, because the ranks need nearly
+        # all of its modules, too.
         from mallob_py.runtime.workers.fork_server import import_for_servers
 
         #: control sockets of the servers, in the order of their ranks

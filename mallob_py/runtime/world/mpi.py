@@ -50,8 +50,8 @@ _MPICH_DEFAULTS = {
     # 16 KB.
     "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS": "128"
 }
-#: setting that turns off UCX's shared memory, 4 MB per rank, which MPICH's wheel does not use: its ranks talk
-#: within a host without UCX. Not for Open MPI, whose ranks of a host talk by UCX. Networks stay as they are.
+#: setting that turns off UCX's shared memory (4 MB per rank), but not UCX's networks. It is for MPICH's wheel
+#: only: ranks of the wheel talk within a host without UCX, ranks of Open MPI talk by UCX.
 _UCX_WITHOUT_SHARED_MEMORY = "^posix,sysv"
 #: setting by which UCX leaves SIGHUP alone; otherwise UCX uses it for its debugger
 _UCX_LEAVES_SIGNALS = ("UCX_DEBUG_SIGNO", "0")

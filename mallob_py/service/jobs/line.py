@@ -238,7 +238,7 @@ class Line:
             self._put_head(queue)
 
     def _divide(self, queue: Queue) -> None:
-        """Compute the merits of the first user's jobs at work, since a second user has come."""
+        """Compute the merits of the jobs at work when a second user comes; `queue`: the first user's."""
         priorities = 0.0
         for job in self._at_work.values():
             job.merit = queue.merit(job.standing, job.terms.priority, priorities)

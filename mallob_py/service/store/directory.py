@@ -123,7 +123,7 @@ class JobDirectory:
         for entry in lost:
             why = JobFileError("", "its reply was damaged, perhaps by a loss of power; submit it again")
             self._replies.add(entry, refusal_reply(why, entry.target, entry.internal_id))
-        #: whether the last `take` asked for files
+        #: whether the last call of `take` had room for files (`limit` above 0)
         self._has_room = True
         #: time when `take` must be called; it must be called earlier once there is room for files again
         self.deadline_s = -math.inf

@@ -223,7 +223,7 @@ class Journal:
         self._flush((self._own, self._in))
 
     def decide(self, batch: Sequence[tuple[int, str, Reply]]) -> None:
-        """Make replies final, also after a crash; `batch`: internal id, path in the journal and reply."""
+        """Make replies final: they survive a crash. `batch`: (internal id, path in the journal, reply)."""
         solutions = [
             (internal_id, reply.solution_path, reply.solution)
             for internal_id, _, reply in batch

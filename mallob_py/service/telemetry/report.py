@@ -161,7 +161,7 @@ class Report(msgspec.Struct, frozen=True):
     ranks: int
     pes: int
     started_unix_s: float | None
-    #: time of the log's beginning, later than the run's if `is_cut`
+    #: time of the log's beginning; if `is_cut`, later than the run's beginning
     begin_s: float
     is_cut: bool
     duration_s: float
