@@ -11,7 +11,7 @@ min(cores, N) divided by N, which includes waiting (and other programs).
 For each family, formulas are drawn by seed until the reference takes between `--least` and `--most` seconds
 for one. The two sets (`--set tune` and `check`) have no seed in common, and `--seed` draws another set. The
 folder of formulas also keeps the reference's times. `--beside` also runs another tree of the sources (a copy
-of mallob_py and apps), in turns with this one.
+of mallob_py and apps); its runs alternate with this tree's.
 """
 
 from __future__ import annotations
@@ -375,7 +375,7 @@ def main() -> None:
     )
     parser.add_argument("--set", choices=_FIRST_SEEDS, default="tune", help="set of formulas")
     parser.add_argument("--seed", type=int, help="first seed of another set")
-    parser.add_argument("--beside", type=Path, help="another tree of the sources, run in turns")
+    parser.add_argument("--beside", type=Path, help="another tree of the sources, run alternately")
     parser.add_argument("--workers", default="2,4,8", help="numbers of workers; empty: draw only")
     parser.add_argument("--only", default=",".join(FAMILIES), help="families")
     parser.add_argument("--least", type=float, default=1.5, help="least CPU time [s] of the reference")

@@ -1,14 +1,15 @@
-"""Compare this checkout with another commit: run both in turns, never at once, and report what is worse.
+"""Compare this checkout with another commit: run both alternately, never at once, and report what is worse.
 
     make compare BASE=v0.1.0                 all measures, about ten minutes
     make compare BASE=v0.1.0 ONLY="noop-4 burst-500"
 
 The other commit (the base) is checked out and installed below `build/compare/`, and kept there for later
-comparisons. A measure is repeated, both trees in turns (A B, B A, ...), until the interval of each of its
-ratios is within 5 %, or its share of the time is used up. A ratio is the geometric mean of HEAD / base over
-all rounds, with Student's 95 % interval. Smaller values are better for all measures; `worse` and `better` are
-printed only if the whole interval differs from 1 by more than 1 %. The exit code is 1 if anything is worse.
-Counts (system calls, wake-ups) hardly depend on other programs; times do, so the machine should be idle.
+comparisons. A measure is repeated on both trees alternately (A B, B A, ...), until the interval of each of
+its ratios is within 5 %, or its share of the time is used up. A ratio is the geometric mean of HEAD / base
+over all rounds, with Student's 95 % interval. Smaller values are better for all measures; `worse` and
+`better` are printed only if the whole interval differs from 1 by more than 1 %. The exit code is 1 if
+anything is worse. Counts (system calls, wake-ups) hardly depend on other programs; times do, so the machine
+should be idle.
 """
 
 import argparse
