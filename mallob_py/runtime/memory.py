@@ -211,9 +211,19 @@ def _memory_of(processes: Iterable[int]) -> Memory:
 def family(pid: int) -> Iterator[int]:
     """Yield a process and its descendants."""
     yield pid
+    for child in _children(pid):
+        yield from family(child)
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of all threads of a process."""
+    tasks, children = f"/proc/{pid}/task", list[int]()
     with suppress(OSError):
-        for child in _read(f"/proc/{pid}/task/{pid}/children").split():
-            yield from family(int(child))
+        threads = os.listdir(tasks) if os.stat(tasks).st_nlink > _LINKS_OF_ONE_THREAD else [pid]
+        for thread in threads:
+            with suppress(OSError):  # the thread has ended
+                children += map(int, _read(f"{tasks}/{thread}/children").split())
+    return children
 
 
 def _read(path: str) -> bytes:
@@ -228,6 +238,8 @@ def _read(path: str) -> bytes:
 
 
 _PAGE_BYTES = 4096
+#: number of hard links of a process's folder `task` if the process has one thread
+_LINKS_OF_ONE_THREAD = 3
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 #: positions of the fields utime, stime, cutime, cstime, counted after the command's name
 _TIMES = slice(11, 15)

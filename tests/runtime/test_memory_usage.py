@@ -6,6 +6,7 @@ import mmap
 import os
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -202,3 +203,24 @@ def test_of_a_process_that_is_gone_nothing_is_known() -> None:
     with child_after(lambda: True) as pid:
         pass
     assert cpu_seconds_of(pid) == 0.0
+
+
+def test_a_child_that_another_thread_has_started_belongs_to_the_process() -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+    children = []
+
+    def run() -> None:
+        with child_after(lambda: bytearray(b"x") * (80 * MB)) as pid:
+            children.append(pid)
+            has_begun.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert has_begun.wait(60.0)
+        assert children[0] in memory.family(os.getpid())
+        assert private_bytes_of(os.getpid()) > 80 * MB
+    finally:
+        may_end.set()
+        thread.join()
