@@ -59,6 +59,12 @@ class HostVote:
         with self._locked():
             if os.fstat(self._file).st_size == 0:
                 os.pwrite(self._file, _TIMES.pack(-1e9, -1e9), 0)
+        # Bids come when memory is short, and then a file in memory may not be able to grow.
+        os.posix_fallocate(self._file, self._offset_of(place), _BID.size)
+
+    @staticmethod
+    def _offset_of(place: int) -> int:
+        return _TIMES.size + place * _BID.size
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -77,7 +83,7 @@ class HostVote:
         self._write_bid(place, 0)
 
     def _write_bid(self, place: int, size_bytes: int) -> None:
-        os.pwrite(self._file, _BID.pack(size_bytes), _TIMES.size + place * _BID.size)
+        os.pwrite(self._file, _BID.pack(size_bytes), self._offset_of(place))
 
     def wins_turn(self, now_s: float, pause_s: float) -> bool:
         """Take the right to pause a worker if no rank has had it for `pause_s` and no rank has bid more."""

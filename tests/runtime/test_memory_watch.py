@@ -273,3 +273,11 @@ def test_a_rank_that_is_gone_does_not_win_the_vote_for_ever(tmp_path: Path) -> N
     assert not left.wins_turn(1.0, 3.0)
     left.withdraw(0)
     assert left.wins_turn(1.0, 3.0)
+
+
+def test_a_rank_with_a_large_number_has_room_for_its_bid_before_memory_is_short(tmp_path: Path) -> None:
+    path = tmp_path / "board"
+    for place in (0, 5000):
+        HostVote(path, place, 2)
+    assert path.stat().st_size == 16 + 8 * 5001
+    assert path.stat().st_blocks * 512 >= 2 * 4096
