@@ -286,8 +286,10 @@ class Transfer:
             return 0
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
             del self._fetched[job]
+            if os.fstat(file).st_nlink == 0:  # another rank has removed the file in between
+                return 0
+            path.unlink()
             return os.fstat(file).st_size
         except BlockingIOError:
             return 0

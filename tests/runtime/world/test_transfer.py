@@ -1,6 +1,7 @@
 """Descriptions between hosts, without MPI: transfers that send each other messages through queues."""
 
 import errno
+import fcntl
 import os
 import random
 from collections.abc import Iterator
@@ -278,6 +279,24 @@ def test_a_description_that_is_dropped_before_a_rank_has_heard_of_it_is_asked_fo
     network.deliver_all()
     assert network.here[-1] == (5, 1)
     assert path.exists()
+
+
+def test_a_description_that_another_rank_removes_while_it_is_dropped_is_no_error(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fetched_by(network, 4, 5)
+    for rank in (4, 5):
+        network.ranks[rank].keep_only(set())
+    lock = fcntl.flock
+
+    def lock_late(file: int, operation: int) -> None:
+        monkeypatch.undo()
+        network.ranks[5].path_of(1).unlink()
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    assert network.ranks[4].drop_unused(1) == 0
+    assert network.ranks[4].drop_unused(1) == 0
 
 
 def test_only_as_much_is_dropped_as_is_wanted_the_longest_unused_first(network: Network) -> None:
