@@ -329,7 +329,7 @@ class WorkerPool:
         deadline_s = self._clock() + timeout_s
         others: list[WorkerEvent] = []
         while not self.inspection.is_complete and (left_s := deadline_s - self._clock()) > 0:
-            select.select([self], [], [], left_s)
+            select.select([self], [], [], max(0.0, min(left_s, self.next_deadline() - self._clock())))
             others += [event for event in self.poll() if not isinstance(event, ApplicationKnown)]
         for event in others:
             self._post(event)
@@ -674,7 +674,9 @@ class WorkerPool:
 
     def _hear_givers(self) -> None:
         """Continue processes that other ranks give; a process that is not awaited any more ends."""
+        has_come = False
         while self.processes.giving is not None and (come := self.processes.giving.receive()) is not None:
+            has_come = True
             given, descriptors = come
             if (onward := self._onward.pop((given.job, given.number), None)) is not None:
                 self.processes.pass_on(given, descriptors, *onward)
@@ -699,7 +701,8 @@ class WorkerPool:
             if not task.suspended:
                 link.signal(signal.SIGCONT)
             self._events.append(stimuli.WorkerStarted(task.number, task.leaves))
-        self._assign()
+        if has_come:  # else a failed fork would be tried again at once
+            self._assign()
 
     # --- reports of the fork server -----------------------------------------
 

@@ -751,6 +751,42 @@ def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
     assert set(ends.values()) <= {1}
 
 
+def _has_no_processes(monkeypatch: pytest.MonkeyPatch) -> tuple[Host, list[wire.Fork]]:
+    """Return a host whose fork server answers each request at once that it cannot fork, and the requests."""
+    host, requests = Host(), list[wire.Fork]()
+
+    def send(message: wire.ToServer) -> None:
+        if isinstance(message, wire.Fork):
+            requests.append(message)
+            host.report(wire.ForkFailed("no more processes"))
+        elif isinstance(message, wire.FindApplications):
+            host.report(wire.Applications(("A",)))
+
+    monkeypatch.setattr(host, "send", send)
+    return host, requests
+
+
+def test_a_host_without_processes_is_asked_again_only_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, requests = _has_no_processes(monkeypatch)
+    host.pool.read(1, wire.Read("A", (), None, {}, "/tmp/none", 0))
+    while not host.seen:
+        host.poll()
+        host.now_s += 0.001
+    assert 0 < len(requests) < 100
+    assert any(isinstance(each, ReadFailed) for each in host.seen)
+
+
+def test_who_waits_for_applications_tries_again_to_have_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, requests = _has_no_processes(monkeypatch)
+
+    def select(*arguments: object) -> None:
+        host.now_s += 0.001 if host.reports else max(0.001, float(str(arguments[-1])))
+
+    monkeypatch.setattr("mallob_py.runtime.workers.pool.select.select", select)
+    host.pool.wait_for_applications(timeout_s=1.0)
+    assert 3 < len(requests) < 30
+
+
 def test_who_inspects_applications_asks_for_their_names_and_asks_a_new_server_again() -> None:
     host = Host()
     assert wire.FindApplications() not in host.asked  # not asked before it is needed
