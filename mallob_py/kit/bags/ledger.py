@@ -134,7 +134,8 @@ class Bounds(NamedTuple):
 
     def pause_s(self, state: messages.State) -> float:
         """Return the additional delay between this state and the account's next state."""
-        return max(0, sum(map(len, state.bags)) - self.small_state_bytes) / self.told_bytes_per_s
+        size_bytes = sum(map(len, (state.result, state.best, *state.bags)))
+        return max(0, size_bytes - self.small_state_bytes) / self.told_bytes_per_s
 
 
 BOUNDS = Bounds()

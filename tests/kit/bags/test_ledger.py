@@ -141,7 +141,7 @@ def test_a_large_state_is_told_and_asked_after_more_rarely() -> None:
 
     left.ledger.tick(1.0)
     [told] = [message for _, message in left.sent() if isinstance(message, messages.Settle)]
-    pause_s = (sum(map(len, told.state.bags)) - 16) / 4
+    pause_s = (len(told.state.result) + sum(map(len, told.state.bags)) - 16) / 4
     assert pause_s > 0
     left.ledger.tick(2.0 + pause_s - 0.1)
     assert not any(isinstance(message, messages.Settle) for _, message in left.sent())
@@ -150,6 +150,12 @@ def test_a_large_state_is_told_and_asked_after_more_rarely() -> None:
     root.hear(LEFT, told, now=100.0)
     root.ledger.tick(100.0 + ledger.PROBE_S + 2 * pause_s - 0.1)
     assert not any(isinstance(message, messages.Probe) for _, message in root.sent())
+
+
+def test_a_large_result_and_a_large_best_solution_count_as_a_large_state() -> None:
+    bounds = ledger.Bounds(told_bytes_per_s=4, small_state_bytes=16)
+    assert bounds.pause_s(messages.State(1, bytes(10), (b"12", b"3456"))) == 0.0
+    assert bounds.pause_s(messages.State(1, bytes(100), (b"1234",), 0, bytes(40))) == (144 - 16) / 4
 
 
 def test_who_asks_again_before_the_loan_has_come_is_served_once(root: Worker) -> None:
