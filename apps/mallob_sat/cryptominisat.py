@@ -67,6 +67,7 @@ class CryptoMiniSatSearch(Search):
     """An attempt with CryptoMiniSat, for `race`."""
 
     def run(self) -> Result:
+        self._figures = self._board.begin()
         solver = CryptoMiniSat()
         task = Task(self._formula, self._strategy, self._renaming, solver)
         return task.result(solver.solve(task.assumptions))

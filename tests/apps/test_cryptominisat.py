@@ -52,7 +52,9 @@ def test_random_formulas_get_the_answer_of_brute_force(seed: int) -> None:
             continue
         formula = assuming(clauses, n_vars, assumptions)
         strategy = Strategy("cryptominisat", renaming_seed=rng.choice((None, 1)))
-        result = CryptoMiniSatSearch(formula, strategy).run()  # `run` checks the model
+        search = CryptoMiniSatSearch(formula, strategy)
+        result = search.run()  # `run` checks the model
+        assert search.cpu_s() > 0.0, "sharing waits for searches that have used CPU time"
         solution = np.asarray(result.solution).tolist()
         assert result.code == (10 if is_satisfiable([*clauses, *([x] for x in assumptions)], n_vars) else 20)
         if result.code == 20:
