@@ -64,8 +64,10 @@ class _Engine:
         self.number = number
         self.strategy = strategy
         self.words: list[str] = []
-        #: output before the current check
-        self.printed = ""
+        #: pieces of the output before the current check
+        self.printed: list[str] = []
+        #: number of checks before that output's end
+        self.printed_checks = 0
         self.reader = SayingReader()
         self._is_stopped = False
         self.fd, theirs = os.pipe()
@@ -223,11 +225,9 @@ class _Engines:
             match saying:
                 case Checked(word):
                     engine.words.append(word)
-                    self._tell_progress(len(engine.words))
-                    self._state(engine.number, Statement(2 * len(engine.words), tuple(engine.words)))
                 case Printed(text):
-                    engine.printed += text
-                    self._offer(engine)
+                    engine.printed.append(text)
+                    engine.printed_checks = len(engine.words)
                 case Completed(transcript, flaws, reason):
                     words = tuple(engine.words)
                     statement = Statement(2 * len(words) + 1, words, True, "", transcript, flaws, reason)
@@ -240,6 +240,16 @@ class _Engines:
                         self._state(engine.number, statement)
                 case Failed(reason):
                     self._fail(engine, reason)
+        self._tell_checks(engine)
+
+    def _tell_checks(self, engine: _Engine) -> None:
+        """Tell the answers so far, once per read, because each message holds all of them."""
+        serial = 2 * len(engine.words)
+        known = self._statements.get(engine.number)
+        if serial and (known is None or known.serial < serial):
+            self._tell_progress(len(engine.words))
+            self._state(engine.number, Statement(serial, tuple(engine.words)))
+        self._offer(engine)
 
     def _tell_progress(self, answered: int) -> None:
         if answered > self._answered and self._script.facts.checks > 1:
@@ -248,12 +258,14 @@ class _Engines:
 
     def _offer(self, engine: _Engine) -> None:
         """Offer the answer in case the job ends: the transcript so far, with `unknown` at the end."""
-        answered = len(engine.words)
-        transcript = f"{engine.printed}unknown\n".encode()
-        if self._wishes.agreement > 1 or answered <= self._offered or len(transcript) > _SHARED_BYTES_MAX:
+        answered = engine.printed_checks
+        if self._wishes.agreement > 1 or answered <= self._offered:
+            return
+        transcript = "".join([*engine.printed, "unknown\n"]).encode()
+        if len(transcript) > _SHARED_BYTES_MAX:
             return
         self._offered = answered
-        words = [*engine.words, "unknown"]
+        words = [*engine.words[:answered], "unknown"]
         fields = {"solver": engine.strategy.title, "answers": words}
         self._context.offer(Result(UNKNOWN, transcript, fields), value=answered)
 
