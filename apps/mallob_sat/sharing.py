@@ -19,9 +19,10 @@ induction over the exchange, rests on these points.
    (glucose, maplecm) runs without a preprocessor and learns by resolution alone. CaDiCaL keeps two promises:
    every clause that it has over F's variables follows from F, and a model of its irredundant clauses extends
    to a model of F. It *removes* clauses by steps that only preserve satisfiability (elimination of variables,
-   blocked and covered clauses), but adds none by them; the exception is bounded variable addition (`factor`,
-   CaDiCaL 3.0), which defines new variables. A definition loses no model of F, so its consequences over F's
-   own variables follow from F; clauses with other variables are not passed on (`ProofStream.variable_max`).
+   blocked and covered clauses), but adds none by them. CaDiCaL 3.0's bounded variable addition (`factor`) is
+   off (see `solvers`, and `native/src/engine.cpp`): the number of a variable that it defines may belong to a
+   variable of F that occurs in no clause, or to another solver's definition. Clauses with variables beyond
+   F's are not passed on (`ProofStream.variable_max`).
    `native/src/exchange.cpp` names the places in CaDiCaL's code, file by file. Kissat keeps the same promises,
    also for `factor` (see `kissat_door`); with assumptions, which it takes as clauses, it does not share.
    Lingeling and all other solvers neither give nor take.

@@ -85,6 +85,10 @@ class Solver:
         self._proof: RawIOBase | None = None
         self._tracer: Any = None
         self._door = KissatDoor(self._handle) if self._family is Family.KISSAT and door_is_open() else None
+        if engine == "cadical300":
+            # `factor` defines variables, numbered from the largest variable so far. Later clauses, models and
+            # clauses of other solvers would take such a variable for their own: CaDiCaL aborts, or is wrong.
+            self.set_option("factor", 0)
 
     @staticmethod
     def has_budget(engine: str) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import random
+from dataclasses import replace
 
 import pytest
 from seeds import seeds
@@ -163,3 +164,28 @@ def test_all_that_a_solver_gives_away_follows_from_the_formula_alone(engine: str
                 break
         stream.close()
     assert given > 5 * FORMULAS
+
+
+@pytest.mark.parametrize("engine", sorted(set(TRADES) - {KISSAT}))
+def test_no_solver_gives_clauses_over_variables_that_it_has_defined(engine: str) -> None:
+    rng = random.Random(1)
+    clauses, used, declared = [], 350, 400
+    for _ in range(16):  # all clauses between two sets of literals: worth a definition each
+        ours, theirs = rng.sample(range(1, used + 1), 6), rng.sample(range(1, used + 1), 8)
+        clauses += [[one, other] for one in ours for other in theirs if one != other]
+    clauses += [[rng.choice((-1, 1)) * v for v in rng.sample(range(1, used + 1), 3)] for _ in range(1200)]
+    literals = [literal for clause in clauses for literal in (*clause, 0)]
+    formula = replace(formula_from_list(literals), n_vars=declared)
+    stream = ProofStream(30, declared, Solver.has_binary_proof(engine))
+    try:
+        solver = Solver(engine)
+        solver.trace_proof(os.fdopen(os.dup(stream.fd), "w+b", buffering=0))
+        solver.add_formula(formula)
+        answer = solver.solve_for(20_000)
+        solver.flush_proof()
+        given = [abs(literal) for clause in stream.take().lists() for literal in clause]
+    finally:
+        stream.close()
+    assert max(given, default=0) <= used
+    if answer is Verdict.SATISFIABLE:
+        assert len(solver.model()) == declared
