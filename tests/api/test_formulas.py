@@ -272,9 +272,21 @@ def add_to_ipamir(client: Client, literals: Any) -> None:
     solver.solve()
 
 
+def solve_content(client: Client, literals: Any) -> None:
+    client.solve(b"p cnf 2 1\n1 2 0\n", literals)
+
+
+def solve_file(client: Client, literals: Any) -> None:
+    path = client.api_dir / "two.cnf"
+    path.write_bytes(b"p cnf 2 1\n1 2 0\n")
+    client.solve(path, literals)
+
+
 #: method that takes literals -> how to call it, and the formula and the assumptions handed in
 OF_LITERALS: dict[str, tuple[Callable[[Client, Any], Any], Any, list[int]]] = {
     "solve": (lambda client, literals: client.solve([[1]], literals), [1, 0], [1, -2]),
+    "solve of content": (solve_content, b"p cnf 2 1\n1 2 0\n", [1, -2]),
+    "solve of a file": (solve_file, b"p cnf 2 1\n1 2 0\n", [1, -2]),
     "solve of a solver": (lambda client, given: IncrementalSolver(client).solve(given), [], [1, -2]),
     "solve_limited": (lambda client, given: IncrementalSolver(client).solve_limited(given), [], [1, -2]),
     "enum_models": (lambda client, given: next(IncrementalSolver(client).enum_models(given)), [], [1, -2]),
