@@ -99,6 +99,7 @@ PLAIN: dict[str, Callable[[], Any]] = {
     "a list of arrays": lambda: [np.array(clause, dtype=np.int16) for clause in CLAUSES],
     "integers of numpy": lambda: [[np.int64(literal) for literal in clause] for clause in CLAUSES],
     "an array with zeros": lambda: np.array(flat(CLAUSES), dtype=np.int8),
+    "a matrix": lambda: np.array([clause + [0] * (3 - len(clause)) for clause in CLAUSES]).view(np.matrix),
     "an array with rows": lambda: np.array([clause + [0] * (3 - len(clause)) for clause in CLAUSES]),
     "CNF": lambda: CNF(from_clauses=CLAUSES),
     "CNFPlus without bounds": plus,
@@ -128,6 +129,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "beyond 64 bits": lambda: [[1], [2**70]],
     "the least of 64 bits": lambda: np.array([-(2**63), 0]),
     "the greatest of 64 bits": lambda: np.array([2**64 - 1, 0], dtype=np.uint64),
+    "an array with masked entries": lambda: np.ma.array([[1, 2]], mask=[[False, True]]),
     "an array of fractions": lambda: np.array([[1.0]]),
     "an array that is not closed": lambda: np.array([1, 2]),
     "an array without dimensions": lambda: np.array(3),
@@ -352,6 +354,8 @@ def test_an_objective_that_is_no_mapping_is_refused(client: Client) -> None:
     for ask in (client.minimize, client.maximize):
         with pytest.raises(TypeError, match="an objective must be a mapping"):
             ask(CLAUSES, [(1, 2)])
+    with pytest.raises(TypeError, match="an objective must be a mapping"):
+        client.maximize(weighted(), None)  # type: ignore[arg-type]
 
 
 def test_clauses_of_all_parts_of_a_logical_formula_are_read(client: Client) -> None:
