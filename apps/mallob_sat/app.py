@@ -64,7 +64,7 @@ class SatApplication(SatDeclaration, Application):
 
 
 def read_formula(job: JobInput) -> Formula:
-    """Return a job's formula: clauses, those of former revisions first, and assumptions. Raises InputError."""
+    """Return the formula of a job, with the clauses of former revisions. Raises InputError."""
     formula = grown(job.former, _clauses_of(job).assuming(job.assumptions))
     check_numbering(formula.n_vars, formula.n_literals, "files" if job.files else "literals")
     return formula
