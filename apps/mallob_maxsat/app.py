@@ -27,6 +27,7 @@ from mallob_maxsat.wcnf import read_wcnf
 from mallob_py.kit import Application, InputError, JobInput, Payload, Result, WorkerContext
 from mallob_py.kit.input_file import read_text
 from mallob_sat.clauses import Clauses
+from mallob_sat.formula import check_numbering
 
 #: time after which a job that is not solved requests further workers
 _ALONE_S = 0.1
@@ -57,7 +58,9 @@ class MaxSatApplication(MaxSatDeclaration, Application):
         if len(job.files) != 1:
             raise InputError(f"one formula file is needed, {len(job.files)} given")
         path = job.files[0]
-        return read_wcnf(read_text(path), path).to_payload()
+        formula = read_wcnf(read_text(path), path)
+        check_numbering(formula.n_vars, formula.hard.size + formula.soft.size, "files")
+        return formula.to_payload()
 
     def run(self, context: WorkerContext) -> Result | None:
         return Worker(context).run()

@@ -25,7 +25,8 @@ from mallob_sat.formula import MAX_VARIABLE, Literals
 
 WEIGHT_MAX = 2**63 - 1
 WEIGHT_SUM_MAX = 2**64 - 2
-_COMMENT = re.compile(rb"^[ \t]*c[^\n]*$", re.MULTILINE)
+#: a comment ends at a carriage return, so that a file with such line ends alone is no single comment
+_COMMENT = re.compile(rb"^[ \t]*c[^\r\n]*", re.MULTILINE)
 _HEADER = re.compile(
     rb"[ \t\r\n]*p[ \t]+(wcnf|cnf)[ \t]+([0-9]+)[ \t]+([0-9]+)(?:[ \t]+([0-9]+))?[ \t\r]*(?=\n|$)"
 )

@@ -31,7 +31,7 @@ from mallob_py.kit.input_file import text_blocks
 from mallob_sat.checked import SecondReader
 from mallob_sat.declaration import SatDeclaration
 from mallob_sat.dimacs import read_dimacs
-from mallob_sat.formula import Formula, formula_from_list, formula_from_raw
+from mallob_sat.formula import Formula, check_numbering, formula_from_list, formula_from_raw
 from mallob_sat.incremental import Revisions, grown
 from mallob_sat.kissat_door import door_is_open
 from mallob_sat.modes import mode_of
@@ -54,7 +54,7 @@ class SatApplication(SatDeclaration, Application):
         formula = read_formula(job)
         if job.revision is not None:
             Revisions.check(job.configuration)
-            return grown(job.former, formula).to_payload()
+            return formula.to_payload()
         return {**formula.to_payload(), **mode_of(job.configuration).prepare(formula)}
 
     def run(self, context: WorkerContext) -> Result:
@@ -64,9 +64,9 @@ class SatApplication(SatDeclaration, Application):
 
 
 def read_formula(job: JobInput) -> Formula:
-    """Return the formula of a job file, with its assumptions. Raises InputError."""
-    formula = _clauses_of(job).assuming(job.assumptions)
-    formula.check_numbering("files" if job.files else "literals")
+    """Return the formula of a job, with the clauses of former revisions. Raises InputError."""
+    formula = grown(job.former, _clauses_of(job).assuming(job.assumptions))
+    check_numbering(formula.n_vars, formula.n_literals, "files" if job.files else "literals")
     return formula
 
 

@@ -26,6 +26,7 @@ _PREAMBLE = re.compile(rb"(?:[ \t\r]*(?:c[^\n]*)?\n)*")
 _HEADER = re.compile(rb"[ \t]*p[ \t]+cnf[ \t]+([0-9]+)[ \t]+([0-9]+)[ \t\r]*")
 #: an XOR as CryptoMiniSat writes it: x1 2 -3 0
 _XOR = re.compile(rb"^[ \t]*x([^\n]*)$", re.MULTILINE)
+_XOR_LITERAL = re.compile(rb"-?0*[1-9][0-9]{0,18}")
 #: greatest number of literals of an XOR; an XOR of 10 literals becomes 512 clauses
 XOR_LENGTH_MAX = 10
 _ZERO = re.compile(rb"(?<!\S)-?0+(?!\S)")
@@ -160,7 +161,7 @@ class _Body:
         found, is_open = self._clauses, bool(self._literals.size and self._literals[-1])
         for match in _XOR.finditer(text):
             words = match[1].split()
-            if words[-1:] != [b"0"] or b"0" in words[:-1] or not all(map(_INTEGER.fullmatch, words)):
+            if words[-1:] != [b"0"] or not all(map(_XOR_LITERAL.fullmatch, words[:-1])):
                 continue  # reported later, like other wrong text
             before = text[at : match.start()]
             if last := before.split()[-1:]:

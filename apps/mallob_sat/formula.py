@@ -56,15 +56,10 @@ class Formula:
         n_vars, n_clauses = payload["shape"].tolist()
         return cls(payload["literals"], n_vars, n_clauses, payload["assumptions"])
 
-    def check_numbering(self, field: str) -> None:
-        """Raise InputError if hardly any variable occurs, because solvers take memory for each variable."""
-        occurring_max = int(self.literals.size + self.assumptions.size)
-        if self.n_vars > max(_FREE_VARIABLES, _VARIABLES_PER_LITERAL * occurring_max):
-            raise InputError(
-                f"there are {self.n_vars} variables, but at most {occurring_max} of them occur; solvers take "
-                "memory for each, so number the variables that occur from 1 on",
-                field,
-            )
+    @property
+    def n_literals(self) -> int:
+        """The number of integers in clauses and assumptions, which is at least the number of literals."""
+        return self.literals.size + self.assumptions.size
 
     def assuming(self, literals: Sequence[int]) -> Formula:
         """Return this formula with further assumptions. Raises InputError."""
@@ -123,6 +118,16 @@ class Formula:
                 return checked + int(np.argmin(satisfied))
             checked += ends.size
         return None
+
+
+def check_numbering(n_vars: int, occurring_max: int, field: str) -> None:
+    """Raise InputError if hardly any variable occurs, because solvers take memory for each variable."""
+    if n_vars > max(_FREE_VARIABLES, _VARIABLES_PER_LITERAL * occurring_max):
+        raise InputError(
+            f"there are {n_vars} variables, but at most {occurring_max} of them occur; solvers take "
+            "memory for each, so number the variables that occur from 1 on",
+            field,
+        )
 
 
 def formula_from_integers(integers: Integers, source: str, field: str) -> Formula:

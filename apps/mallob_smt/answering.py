@@ -26,7 +26,8 @@ from mallob_smt.sessions import EngineError, Session, open_session
 
 #: greatest number of bytes that an engine may print for one script
 TRANSCRIPT_BYTES_MAX = 64 << 20
-_WORDS = ("sat", "unsat", "unknown")
+#: output of a check; cvc5 adds why the answer is unknown: `unknown (INCOMPLETE)`
+_CHECKED = re.compile(r"\s*(sat|unsat|unknown)(?: \(\w+\))?\s*")
 _COMPLAINT = re.compile(r"\s*(\(error|unsupported)")
 _SIZE = struct.Struct("<Q")
 _READ_BYTES = 1 << 16
@@ -181,10 +182,9 @@ class _Dialogue:
     def _check(self, part: Part) -> str:
         self._tell_printed()
         printed = self._ask(part)
-        word = printed.strip()
-        if word not in _WORDS:
+        if (found := _CHECKED.fullmatch(printed)) is None:
             raise EngineError(one_line(printed) or "no answer to a check")
-        self._word = word
+        self._word = word = found.group(1)
         self._has_checked = True
         self._tell(Checked(word))
         if word == "unknown":

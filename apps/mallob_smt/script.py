@@ -193,6 +193,22 @@ class _Cutter:
         if (unclosed := _UNCLOSED.search(self.masked)) is not None:
             what = "string" if unclosed.group() == b'"' else "quoted symbol"
             raise self._error(unclosed.start(), f"the {what} that begins here is never closed")
+        if b"#|" in self.text or b"\\|" in self.text:
+            self._check_symbols()
+
+    def _check_symbols(self) -> None:
+        """Refuse quoted symbols behind which an engine would find commands that this module has not seen.
+
+        For Z3, `#|` begins a comment; for older releases of Z3, a bar after a backslash ends no symbol.
+        """
+        for found in _OPAQUE.finditer(self.text):
+            begin, end = found.span()
+            if self.text[begin] != ord("|"):
+                continue
+            if self.text[begin - 1 : begin] == b"#":
+                raise self._error(begin - 1, "'#|' has no meaning in SMT-LIB; comments begin with ';'")
+            if self.text[end - 2] == ord("\\"):
+                raise self._error(begin, "the quoted symbol that begins here ends with a backslash")
 
     def _write_in_unicode(self) -> None:
         """Remove comments, convert the text to UTF-8, and write its strings in ASCII."""

@@ -680,10 +680,11 @@ class Client:
         """Add to `job` the fields that hold or name the formula; return the file written, if any."""
         if formula is not None and (other := {"files", "literals"} & job.keys()):
             raise ValueError(f"both a formula and {min(other)} are given; give one of the two")
+        path = None
         if isinstance(formula, str | os.PathLike):
             job["files"] = [os.path.abspath(formula)]
         elif isinstance(formula, bytes | bytearray | memoryview):
-            return self._put_input(job, bytes(formula))
+            path = self._put_input(job, bytes(formula))
         elif formula is not None:
             integers = clauses_of(formula)
             if integers.size > _INLINE_MAX:
@@ -693,7 +694,7 @@ class Client:
             job["literals"] = integers.tolist()
         if assumptions:
             job["assumptions"] = assumptions
-        return None
+        return path
 
     def _put_input(self, job: dict[str, Any], content: bytes) -> Path:
         """Write an input file, and name it in the job."""

@@ -122,7 +122,12 @@ class CpmpySolver(CPM_pindakaas):  # type: ignore[misc]
             JobError: the service refused the job, or the job failed.
             ServiceError: no service runs.
         """
+        self.core = None
         has_solution: bool = super().solve(time_limit=time_limit, assumptions=assumptions)
+        if self.cpm_status.exitstatus is not ExitStatus.UNSATISFIABLE:
+            self.core = None
+        elif self.unsatisfiable and assumptions is not None:
+            self.core = []  # the constraints alone cannot hold, so CPMpy has not called Pindakaas
         self.objective_value_ = None
         if has_solution and self._objective is not None:
             if self.pdk_solver.is_optimal:

@@ -134,6 +134,9 @@ def _checked(integers: list[int] | NDArray[Any]) -> NDArray[np.int32]:
 
 
 def _of_array(array: NDArray[Any]) -> NDArray[Any]:
+    if np.ma.is_masked(array):
+        raise TypeError("an array with masked entries; fill them up by 0: array.filled(0)")
+    array = np.asarray(array)  # the rows of a `matrix` would be matrices
     if array.dtype.kind not in "iu":
         raise TypeError(f"an array of {array.dtype} holds no literals; integers are needed")
     if array.ndim == 1:

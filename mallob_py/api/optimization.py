@@ -98,8 +98,7 @@ def minimizing(formula: Any, objective: Mapping[int, int] | None = None) -> Task
         if isinstance(formula, bytes | bytearray | memoryview):
             return Task(None, bytes(formula))
         return Task(None, wcnf_text(*weighted_of(formula)))
-    if not isinstance(objective, Mapping):
-        raise TypeError(f"an objective must be a mapping, {{literal: weight}}, not {objective!r:.40}")
+    _check_objective(objective)
     soft, offset = [], 0
     for given, weight_given in objective.items():
         literal, weight = _integer(given, "literals"), _integer(weight_given, "weights")
@@ -113,12 +112,16 @@ def minimizing(formula: Any, objective: Mapping[int, int] | None = None) -> Task
 
 def maximizing(formula: Any, objective: Mapping[int, int]) -> Task:
     """Return a task that maximises the objective subject to the clauses; arguments as for `minimizing`."""
-    if not isinstance(objective, Mapping):
-        return minimizing(formula, objective)
+    _check_objective(objective)
     task = minimizing(
         formula, {literal: -_integer(weight, "weights") for literal, weight in objective.items()}
     )
     return Task(task.path, task.text, -task.offset, is_negated=True)
+
+
+def _check_objective(objective: object) -> None:
+    if not isinstance(objective, Mapping):
+        raise TypeError(f"an objective must be a mapping, {{literal: weight}}, not {objective!r:.40}")
 
 
 def _integer(value: object, what: str) -> int:

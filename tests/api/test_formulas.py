@@ -99,6 +99,7 @@ PLAIN: dict[str, Callable[[], Any]] = {
     "a list of arrays": lambda: [np.array(clause, dtype=np.int16) for clause in CLAUSES],
     "integers of numpy": lambda: [[np.int64(literal) for literal in clause] for clause in CLAUSES],
     "an array with zeros": lambda: np.array(flat(CLAUSES), dtype=np.int8),
+    "a matrix": lambda: np.array([clause + [0] * (3 - len(clause)) for clause in CLAUSES]).view(np.matrix),
     "an array with rows": lambda: np.array([clause + [0] * (3 - len(clause)) for clause in CLAUSES]),
     "CNF": lambda: CNF(from_clauses=CLAUSES),
     "CNFPlus without bounds": plus,
@@ -128,6 +129,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "beyond 64 bits": lambda: [[1], [2**70]],
     "the least of 64 bits": lambda: np.array([-(2**63), 0]),
     "the greatest of 64 bits": lambda: np.array([2**64 - 1, 0], dtype=np.uint64),
+    "an array with masked entries": lambda: np.ma.array([[1, 2]], mask=[[False, True]]),
     "an array of fractions": lambda: np.array([[1.0]]),
     "an array that is not closed": lambda: np.array([1, 2]),
     "an array without dimensions": lambda: np.array(3),
@@ -272,9 +274,21 @@ def add_to_ipamir(client: Client, literals: Any) -> None:
     solver.solve()
 
 
+def solve_content(client: Client, literals: Any) -> None:
+    client.solve(b"p cnf 2 1\n1 2 0\n", literals)
+
+
+def solve_file(client: Client, literals: Any) -> None:
+    path = client.api_dir / "two.cnf"
+    path.write_bytes(b"p cnf 2 1\n1 2 0\n")
+    client.solve(path, literals)
+
+
 #: method that takes literals -> how to call it, and the formula and the assumptions handed in
 OF_LITERALS: dict[str, tuple[Callable[[Client, Any], Any], Any, list[int]]] = {
     "solve": (lambda client, literals: client.solve([[1]], literals), [1, 0], [1, -2]),
+    "solve of content": (solve_content, b"p cnf 2 1\n1 2 0\n", [1, -2]),
+    "solve of a file": (solve_file, b"p cnf 2 1\n1 2 0\n", [1, -2]),
     "solve of a solver": (lambda client, given: IncrementalSolver(client).solve(given), [], [1, -2]),
     "solve_limited": (lambda client, given: IncrementalSolver(client).solve_limited(given), [], [1, -2]),
     "enum_models": (lambda client, given: next(IncrementalSolver(client).enum_models(given)), [], [1, -2]),
@@ -340,6 +354,8 @@ def test_an_objective_that_is_no_mapping_is_refused(client: Client) -> None:
     for ask in (client.minimize, client.maximize):
         with pytest.raises(TypeError, match="an objective must be a mapping"):
             ask(CLAUSES, [(1, 2)])
+    with pytest.raises(TypeError, match="an objective must be a mapping"):
+        client.maximize(weighted(), None)  # type: ignore[arg-type]
 
 
 def test_clauses_of_all_parts_of_a_logical_formula_are_read(client: Client) -> None:

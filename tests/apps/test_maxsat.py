@@ -584,3 +584,11 @@ def test_a_byte_order_mark_before_a_weighted_formula_is_no_part_of_it(tmp_path: 
     path.write_bytes(b"\xef\xbb\xbfh 1 2 0\n3 -1 0\n")
     payload = MaxSatApplication().read(JobInput(files=[str(path)]))
     assert payload["hard"].tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize("text", ["3 1 2147483646 0\n", "p wcnf 2147483646 1 5\n5 1 0\n"])
+def test_a_formula_of_which_hardly_any_variable_occurs_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "f.wcnf"
+    path.write_text(text)
+    with pytest.raises(InputError, match="2147483646 variables, but at most"):
+        MaxSatApplication().read(JobInput(files=[str(path)]))

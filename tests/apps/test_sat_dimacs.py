@@ -114,6 +114,13 @@ def test_an_xor_becomes_clauses_that_say_the_same(xor: str) -> None:
         assert all(any(truth[one] for one in clause) for clause in clauses) == wanted
 
 
+@pytest.mark.parametrize("xor", ["x1 00 2 0", "x1 -0 2 0", f"x{'1' * 5000} 0"])
+def test_an_xor_of_what_are_no_literals_is_named_with_its_line(xor: str) -> None:
+    for n_clauses in (1, 5):
+        with pytest.raises(InputError, match=r"line 2: 'x1+'(\.\.\.)? is not an integer literal"):
+            parse_dimacs(f"p cnf 2 {n_clauses}\n{xor}\n".encode(), "f.cnf")
+
+
 def test_an_xor_that_is_too_long_or_wrong_is_named_with_its_line() -> None:
     long = " ".join(map(str, range(1, XOR_LENGTH_MAX + 2)))
     with pytest.raises(InputError, match=r"line 3: an XOR of more than"):

@@ -12,7 +12,7 @@ from fake_context import FakeContext
 from pysat.solvers import Solver as Reference
 
 from mallob_py.kit import InputError, JobInput, Payload, Result
-from mallob_sat import SatApplication
+from mallob_sat import SatApplication, formula
 from mallob_sat.incremental import ENGINES, portfolio_of
 
 MARK = 2**31 - 1
@@ -227,6 +227,15 @@ def test_assumptions_beside_the_input_are_added_to_those_in_it() -> None:
         with pytest.raises(InputError, match="is no literal") as caught:
             application.read(JobInput((), [1, 0], assumptions=[wrong]))
         assert caught.value.field == "assumptions"
+
+
+def test_a_small_revision_may_name_variables_of_a_large_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formula, "_FREE_VARIABLES", 20)
+    chain = Chain()
+    chain.ask([1, 2, 0, 40, -41, 50, 0])
+    assert chain.ask(flat([[-50]], [50])).solution == [50]
+    with pytest.raises(InputError, match="there are 900 variables, but at most 11 of them occur"):
+        chain.ask(flat([[900]], []))
 
 
 def test_a_grown_formula_keeps_its_shape() -> None:

@@ -79,8 +79,9 @@ def test_a_check_is_answered_by_one_word() -> None:
         hold("(check-sat)", Told(check_sat="timeout\n"))
 
 
-def test_the_reason_of_an_unknown_is_kept() -> None:
-    completed, _ = hold("(check-sat)", Told(check_sat="unknown\n"))
+@pytest.mark.parametrize("printed", ["unknown\n", "unknown (INCOMPLETE)\n"])
+def test_the_reason_of_an_unknown_is_kept(printed: str) -> None:
+    completed, _ = hold("(check-sat)", Told(check_sat=printed))
     assert completed == Completed("unknown\n", 0, "incomplete")
 
 

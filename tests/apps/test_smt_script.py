@@ -52,6 +52,11 @@ def test_parentheses_in_strings_symbols_and_comments_do_not_count() -> None:
     assert [kind for kind, _ in parts(text)] == ["OURS", "SILENT", "OURS", "CHECK"]
 
 
+def test_bars_in_strings_comments_and_after_symbols_hide_nothing() -> None:
+    text = '(assert (= |a#| |b\\c||#|)) ; #|a\\|\n(assert (= "#|" "\\|"))(exit) #|'
+    assert [part.kind for part in cut(text).parts()] == [Kind.ASSERTS]
+
+
 def test_nothing_after_exit_is_looked_at() -> None:
     assert parts("(check-sat)(exit)(frobnicate) )) junk") == [("CHECK", "(check-sat)"), ("SILENT", "")]
     assert cut("(exit)").facts.checks == 0
@@ -206,6 +211,11 @@ def test_success_is_counted_while_it_is_wished() -> None:
         ('(echo "abc) (exit)', "s.smt2, line 1: the string that begins here is never closed"),
         ("(assert (exit))(", "s.smt2, line 1: the command that begins here is never closed"),
         (")(exit)", "s.smt2, line 1: a ')' without its '('"),
+        ('(assert\n#|a|b|# true) (include "x") (assert #|a|b|# true)', "s.smt2, line 2: '#|' has no meaning"),
+        (
+            '(assert |a\\|) (assert |) (include "x") (assert |b\\|) (assert |)',
+            "s.smt2, line 1: the quoted symbol that begins here ends with a backslash",
+        ),
     ],
 )
 def test_what_is_no_script_is_refused_with_its_line(text: str | bytes, message: str) -> None:

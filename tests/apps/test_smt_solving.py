@@ -105,6 +105,14 @@ def test_what_none_can_do_is_unknown(tmp_path: Path) -> None:
     assert result.fields["reason-unknown"]
 
 
+def test_after_an_unknown_of_cvc5_its_script_goes_on(tmp_path: Path) -> None:
+    text = "(set-logic ALL)(declare-fun f (Int) Int)(push 1)"
+    text += "(assert (forall ((x Int)) (> (f x) (+ 1 (f (+ x 1))))))(check-sat)(pop 1)(check-sat)"
+    result = solve(tmp_path, text, engines=["cvc5"])
+    assert (result.code, transcript(result)) == (10, ["unknown", "sat"])
+    assert result.fields["reason-unknown"] == "incomplete"
+
+
 def test_agreement_names_the_engines_that_agree(tmp_path: Path) -> None:
     result = solve(tmp_path, INTEGERS, agreement=2)
     assert result.code == 10

@@ -81,3 +81,17 @@ def test_assumptions_objectives_in_turn_and_a_given_client(service: Running) -> 
         assert (solver.solve(), solver.objective_value()) == (True, 3)
         solver.maximize(p[0] + p[1] + p[2])
         assert (solver.solve(), solver.objective_value()) == (True, 2)
+
+
+def test_a_core_belongs_to_the_last_answer(service: Running) -> None:
+    p: Any = cp.boolvar(shape=2)
+    with Client(service.api_dir) as client:
+        solver = cp.SolverLookup.get("mallob", cp.Model(p[0].implies(~p[1])), client=client)
+        assert not solver.solve(assumptions=[p[0], p[1]])
+        assert len(solver.get_core()) == 2
+        solver.add(p[0] & ~p[0])
+        assert not solver.solve(assumptions=[p[1]])
+        assert solver.get_core() == []  # the constraints alone cannot hold
+        assert not solver.solve()
+        with pytest.raises(AssertionError, match="requires a previous solve call with assumption"):
+            solver.get_core()
