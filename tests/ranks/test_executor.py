@@ -162,6 +162,10 @@ def test_calls_may_want_calls_however_deep(executor: Executor) -> None:
     assert executor.submit(called.tree_within, 4).result() == 16
 
 
+def test_executors_that_calls_drop_leave_no_threads(executor: Executor) -> None:
+    assert executor.submit(called.threads_after_drops, 30).result(DEADLINE_S) < 10
+
+
 def test_cancelled_calls_are_not_begun(service: Running, tmp_path: Path) -> None:
     go = str(tmp_path / "go")
     with Executor(service.api_dir, max_demand=1) as executor:
