@@ -1,6 +1,7 @@
 """The thread of an executor handles every call from other threads."""
 
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -68,3 +69,15 @@ def test_an_interrupt_ends_the_calls_before_it_and_no_later_call() -> None:
     assert before.cancelled()
     hub.close()
     hub.join()
+
+
+def test_workers_get_the_entries_of_the_import_path_that_are_folders(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    odd: list[Any] = ["", None, b"/bytes", 3, os.fsdecode(b"/\xff")]
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *odd, "/last"])
+    assert hub_module.import_path() == [str(tmp_path), "/last"]

@@ -131,6 +131,19 @@ def test_a_module_that_workers_do_not_have_is_named(
             other.submit(only_here.one).result()
 
 
+def test_a_module_on_the_path_of_the_program_hides_the_worker_s(
+    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tabnanny.py").write_text("def check(file):\n    return 'mine'\n")
+    monkeypatch.delitem(sys.modules, "tabnanny", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    import tabnanny
+
+    monkeypatch.delitem(sys.modules, "tabnanny")
+    monkeypatch.setitem(sys.modules, "tabnanny", tabnanny)
+    assert executor.submit(tabnanny.check, "x").result() == "mine"
+
+
 def test_a_worker_that_dies_costs_nothing_but_time(executor: Executor, tmp_path: Path) -> None:
     assert executor.submit(called.killed_at_first, str(tmp_path / "one")).result() == "done"
     with pytest.raises(WorkerLost, match=r"its workers died 3 times: called\.killed\(1\)"):

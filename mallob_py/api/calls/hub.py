@@ -531,7 +531,7 @@ class Hub:
             "lane": lane.number,
             "serial": lane.serial,
             "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-            "path": [str(Path(entry).absolute()) for entry in sys.path],
+            "path": import_path(),
         }
         job: Future[Answer]
         try:
@@ -658,6 +658,17 @@ class Hub:
         for job in self._jobs:
             with suppress(Exception):
                 job.result(max(0.0, deadline_s - time.monotonic()))
+
+
+def import_path() -> list[str]:
+    """Return the entries of `sys.path` as absolute paths, without the entries that name no folder."""
+    entries: list[str] = []
+    for entry in sys.path:
+        with suppress(TypeError, OSError, UnicodeEncodeError):  # the present folder may be removed
+            path = str(Path(entry).absolute())
+            path.encode()
+            entries.append(path)
+    return entries
 
 
 def _with_note(error: BaseException, call: str) -> BaseException:
