@@ -19,7 +19,7 @@ import called
 import numpy as np
 import pytest
 from other_user import as_nobody, needs_root
-from running import Running, needs_mpiexec, poll_until, run, serving
+from running import Finished, Running, needs_mpiexec, poll_until, run, serving
 from waiting import DEADLINE_S
 
 from mallob_py import Client, Executor, JobError
@@ -345,6 +345,48 @@ def test_a_program_that_forks_and_shuts_nothing_down_has_its_results_and_leaves_
     done = run(command=program, env={"TMPDIR": str(folder)})
     assert (done.out, done.code) == ("1\n", 0), done.err
     assert list(folder.iterdir()) == []
+
+
+#: program that ends without a wait for its calls, one of them of an executor that is gone
+HASTY = """
+import sys
+from pathlib import Path
+from mallob_py import Executor
+
+sys.path.insert(0, sys.argv[2])
+import called
+
+executor = Executor(sys.argv[1])
+executor.submit(called.append_and_nap, sys.argv[3], 0)
+executor.map(called.append_and_nap, [sys.argv[3]] * 2, [1, 2])
+dropped = Executor(sys.argv[1])
+dropped.submit(called.append_and_nap, sys.argv[3], 3)
+del dropped
+"""
+
+
+#: program that is interrupted as by Ctrl-C during a long call
+INTERRUPTED = f"""
+{HASTY}
+executor.submit(called.naps_long, sys.argv[3] + "/long")
+raise KeyboardInterrupt
+"""
+
+
+def _ended(program: str, service: Running, folder: Path) -> Finished:
+    arguments = service.api_dir, Path(__file__).parent, folder
+    return run(command=[sys.executable, "-c", program, *map(str, arguments)])
+
+
+def test_the_end_of_a_program_waits_for_its_calls(service: Running, tmp_path: Path) -> None:
+    done = _ended(HASTY, service, tmp_path)
+    assert (done.out, done.code) == ("", 0), done.err
+    assert {path.name.partition(".")[0] for path in tmp_path.iterdir()} == {"0", "1", "2", "3"}
+
+
+def test_ctrl_c_ends_a_program_and_its_calls(service: Running, tmp_path: Path) -> None:
+    done = _ended(INTERRUPTED, service, tmp_path)
+    assert "KeyboardInterrupt" in done.err
 
 
 def _children() -> set[str]:

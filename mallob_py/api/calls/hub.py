@@ -63,6 +63,10 @@ _NOT_ELSEWHERE = (
 )
 
 
+#: the hubs of this process
+_hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
+
+
 class _Connection:
     """A worker's connection. Its `lane` is set when the worker says hello."""
 
@@ -244,6 +248,7 @@ class Hub:
         self._refusing = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="mallob-py-calls", daemon=True)
         self._thread.start()
+        _hubs.add(self)
 
     # --- methods for other threads -------------------------------------------------------------
 
@@ -658,6 +663,22 @@ class Hub:
         for job in self._jobs:
             with suppress(Exception):
                 job.result(max(0.0, deadline_s - time.monotonic()))
+
+
+def _end_all() -> None:
+    """Wait for all calls when the interpreter ends; cancel the calls if Ctrl-C ends the interpreter."""
+    hubs = tuple(_hubs)
+    for hub in hubs:
+        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+            hub.cancel_all()
+        hub.close()
+    for hub in hubs:
+        hub.join()
+
+
+# Later, at `atexit`, no thread can be started any more, so no outcome could be delivered.
+threading._register_atexit(_end_all)  # type: ignore[attr-defined]
+os.register_at_fork(after_in_child=_hubs.clear)
 
 
 def import_path() -> list[str]:
