@@ -122,9 +122,8 @@ class Worker:
         connection = self.connect()
         if connection is None:
             return None
-        for entry in self._meeting.path:
-            if entry not in sys.path:
-                sys.path.append(entry)
+        program = self._meeting.path
+        sys.path[:] = [*program, *(entry for entry in sys.path if entry not in program)]
         self._socket = connection
         self._writer = wire.FrameWriter(connection)
         meeting = self._meeting

@@ -131,6 +131,7 @@ class Executor(concurrent.futures.Executor):
         self._ranks: OwnRanks | None = None
         if here.worker is not None:
             self._inner = here.worker.inner_pool()
+            weakref.finalize(self, self._inner.close).atexit = False
             return
         if ranks is not None:
             self._ranks = OwnRanks(ranks)

@@ -247,3 +247,13 @@ def test_the_call_of_a_worker_that_says_nothing_is_done_by_another_one_too() -> 
     assert (first.worker, second.worker, second.calls) == (1, 2, first.calls)
     assert book.results(1, first.batch, first.calls, 3.0, 2 * SILENT_S) == [0]
     assert book.results(2, second.batch, second.calls, 3.0, 2 * SILENT_S) == []
+
+
+def test_calls_that_have_ended_before_they_were_sent_are_skipped_however_many_there_are() -> None:
+    book, last = Book(), Group(None, 3000)
+    for group in [*(Group(None, 1) for _ in range(3000)), last]:
+        book.add(group)
+        book.done_without_worker(group, range(len(group.state) - (group is last)))
+    book.join(1, 0.0)
+    (made,) = assigned(book)
+    assert (made.group, list(made.calls)) == (last, [2999])

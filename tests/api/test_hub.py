@@ -1,6 +1,7 @@
 """The thread of an executor handles every call from other threads."""
 
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from waiting import DEADLINE_S
 
 from mallob_py.api.calls import hub as hub_module
 from mallob_py.api.calls.hub import Hub
+from mallob_py.api.calls.lane import JobEnded, Terms
+from mallob_py.api.calls.sinks import CallFuture
+from mallob_py.kit.calls.values import pickled
 
 
 class _NoClient:
@@ -40,3 +44,40 @@ def test_a_call_that_comes_just_as_another_one_is_heard_silences_none_after_it(
     assert heard[2].wait(DEADLINE_S)
     hub.close()
     hub.join()
+
+
+def test_an_interrupt_ends_the_calls_before_it_and_no_later_call() -> None:
+    client: Any = _NoClient()  # a job that is begun ends at once with an error, and its calls with it
+    hub = Hub(client, lambda: False, os.geteuid())
+    asked, goes_on, over = threading.Event(), threading.Event(), threading.Event()
+
+    def pause() -> None:
+        asked.set()
+        goes_on.wait()
+
+    hub.call(pause)
+    assert asked.wait(DEADLINE_S)
+    before: CallFuture[Any] = CallFuture()
+    after: CallFuture[Any] = CallFuture()
+    hub.submit(Terms(), pickled(abs), ((1,), {}), before)
+    hub.cancel_all()
+    hub.submit(Terms(), pickled(abs), ((2,), {}), after)
+    hub.call(over.set)
+    goes_on.set()
+    assert over.wait(DEADLINE_S)
+    assert isinstance(after.exception(DEADLINE_S), JobEnded)
+    assert before.cancelled()
+    hub.close()
+    hub.join()
+
+
+def test_workers_get_the_entries_of_the_import_path_that_are_folders(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    odd: list[Any] = ["", None, b"/bytes", 3, os.fsdecode(b"/\xff")]
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *odd, "/last"])
+    assert hub_module.import_path() == [str(tmp_path), "/last"]

@@ -31,6 +31,18 @@ def test_an_array_that_is_not_contiguous_travels_too() -> None:
     assert np.array_equal(values.load(values.dump(array, "it")), array)
 
 
+@pytest.mark.parametrize("count", [0, 3, 5000])
+def test_a_read_only_array_arrives_writable(count: int) -> None:
+    array = np.asfortranarray(np.arange(2.0 * count).reshape(2, count))
+    array.flags.writeable = False
+    for value in ([array, array], [array, lambda: 0]):
+        loaded = values.load(values.load(values.packed([values.dump(value, "it", is_copied=False)]))[0])
+        assert np.array_equal(loaded[0], array)
+        assert loaded[0].flags.f_contiguous
+        assert loaded[0].flags.writeable
+    assert not array.flags.writeable
+
+
 def test_a_lambda_is_sent_by_value() -> None:
     assert values.load(values.dump(lambda number: 2 * number, "it"))(21) == 42
 

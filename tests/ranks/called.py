@@ -78,6 +78,16 @@ def sum_within(count: int) -> int:
         return sum(executor.map(abs, range(count)))
 
 
+def threads_after_drops(count: int) -> int:
+    """Make executors that are not shut down; return how many threads are left in the end."""
+    for number in range(count):
+        assert Executor().submit(abs, -number).result() == number
+    end_s = time.monotonic() + 20
+    while (left := threading.active_count()) >= count and time.monotonic() < end_s:
+        time.sleep(0.01)
+    return left
+
+
 def tree_within(depth: int) -> int:
     """Make nested calls that wait in `concurrent.futures.wait`, which no executor can notice."""
     if depth == 0:

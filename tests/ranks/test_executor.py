@@ -19,7 +19,7 @@ import called
 import numpy as np
 import pytest
 from other_user import as_nobody, needs_root
-from running import Running, needs_mpiexec, poll_until, run, serving
+from running import Finished, Running, needs_mpiexec, poll_until, run, serving
 from waiting import DEADLINE_S
 
 from mallob_py import Client, Executor, JobError
@@ -131,6 +131,19 @@ def test_a_module_that_workers_do_not_have_is_named(
             other.submit(only_here.one).result()
 
 
+def test_a_module_on_the_path_of_the_program_hides_the_worker_s(
+    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tabnanny.py").write_text("def check(file):\n    return 'mine'\n")
+    monkeypatch.delitem(sys.modules, "tabnanny", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    import tabnanny
+
+    monkeypatch.delitem(sys.modules, "tabnanny")
+    monkeypatch.setitem(sys.modules, "tabnanny", tabnanny)
+    assert executor.submit(tabnanny.check, "x").result() == "mine"
+
+
 def test_a_worker_that_dies_costs_nothing_but_time(executor: Executor, tmp_path: Path) -> None:
     assert executor.submit(called.killed_at_first, str(tmp_path / "one")).result() == "done"
     with pytest.raises(WorkerLost, match=r"its workers died 3 times: called\.killed\(1\)"):
@@ -160,6 +173,10 @@ def test_each_call_counts_once_while_workers_are_killed(executor: Executor, tmp_
 def test_calls_may_want_calls_however_deep(executor: Executor) -> None:
     assert list(executor.map(called.sum_within, [10] * 6)) == [45] * 6
     assert executor.submit(called.tree_within, 4).result() == 16
+
+
+def test_executors_that_calls_drop_leave_no_threads(executor: Executor) -> None:
+    assert executor.submit(called.threads_after_drops, 30).result(DEADLINE_S) < 10
 
 
 def test_cancelled_calls_are_not_begun(service: Running, tmp_path: Path) -> None:
@@ -328,6 +345,48 @@ def test_a_program_that_forks_and_shuts_nothing_down_has_its_results_and_leaves_
     done = run(command=program, env={"TMPDIR": str(folder)})
     assert (done.out, done.code) == ("1\n", 0), done.err
     assert list(folder.iterdir()) == []
+
+
+#: program that ends without a wait for its calls, one of them of an executor that is gone
+HASTY = """
+import sys
+from pathlib import Path
+from mallob_py import Executor
+
+sys.path.insert(0, sys.argv[2])
+import called
+
+executor = Executor(sys.argv[1])
+executor.submit(called.append_and_nap, sys.argv[3], 0)
+executor.map(called.append_and_nap, [sys.argv[3]] * 2, [1, 2])
+dropped = Executor(sys.argv[1])
+dropped.submit(called.append_and_nap, sys.argv[3], 3)
+del dropped
+"""
+
+
+#: program that is interrupted as by Ctrl-C during a long call
+INTERRUPTED = f"""
+{HASTY}
+executor.submit(called.naps_long, sys.argv[3] + "/long")
+raise KeyboardInterrupt
+"""
+
+
+def _ended(program: str, service: Running, folder: Path) -> Finished:
+    arguments = service.api_dir, Path(__file__).parent, folder
+    return run(command=[sys.executable, "-c", program, *map(str, arguments)])
+
+
+def test_the_end_of_a_program_waits_for_its_calls(service: Running, tmp_path: Path) -> None:
+    done = _ended(HASTY, service, tmp_path)
+    assert (done.out, done.code) == ("", 0), done.err
+    assert {path.name.partition(".")[0] for path in tmp_path.iterdir()} == {"0", "1", "2", "3"}
+
+
+def test_ctrl_c_ends_a_program_and_its_calls(service: Running, tmp_path: Path) -> None:
+    done = _ended(INTERRUPTED, service, tmp_path)
+    assert "KeyboardInterrupt" in done.err
 
 
 def _children() -> set[str]:

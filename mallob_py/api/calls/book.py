@@ -379,21 +379,22 @@ class Book:
 
     def _next_batch(self, worker: int, now: float) -> Assignment | None:
         told = self._workers[worker]
-        while self._ready and not self._ready[0].has_waiting:
-            self._ready.popleft().is_ready = False
-        if not self._ready:
-            return self._doubtful_batch(worker, now)
-        if told.is_alone:
-            return None
-        group = self._ready[0]
-        if told.batches:
-            known_s = group.mean_s
-            is_short = known_s is not None and known_s < PREFETCH_S
-            if len(told.batches) > 1 or not is_short or told.expected_s >= BATCH_S or group.alone:
-                self._hungry.pop(worker, None)
+        while True:
+            while self._ready and not self._ready[0].has_waiting:
+                self._ready.popleft().is_ready = False
+            if not self._ready:
+                return self._doubtful_batch(worker, now)
+            if told.is_alone:
                 return None
-        calls = self._take(group, told)
-        return self._assigned(worker, group, calls, now) if calls else self._next_batch(worker, now)
+            group = self._ready[0]
+            if told.batches:
+                known_s = group.mean_s
+                is_short = known_s is not None and known_s < PREFETCH_S
+                if len(told.batches) > 1 or not is_short or told.expected_s >= BATCH_S or group.alone:
+                    self._hungry.pop(worker, None)
+                    return None
+            if calls := self._take(group, told):
+                return self._assigned(worker, group, calls, now)
 
     def _doubtful_batch(self, worker: int, now: float) -> Assignment | None:
         if self._workers[worker].batches:
@@ -426,9 +427,10 @@ class Book:
             call = group.again.popleft()
             if state[call] == _WAITING:
                 calls.append(call)
-        end = min(group.limit, group.next + size - len(calls))
-        calls += [call for call in range(group.next, end) if state[call] == _WAITING]
-        group.next = max(group.next, end)
+        while group.next < group.limit and len(calls) < size:
+            end = min(group.limit, group.next + size - len(calls))
+            calls += [call for call in range(group.next, end) if state[call] == _WAITING]
+            group.next = end
         return calls
 
     def _size(self, group: Group) -> int:

@@ -27,7 +27,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -46,7 +46,7 @@ from mallob_py.service import ServiceError
 
 #: greatest number of separately submitted calls of one function in one group
 _GROUP_MAX = 4096
-#: greatest number of submitted calls that are taken in before workers are served again
+#: greatest number of commands and submitted calls that are taken in before workers are served again
 _TAKE_AT_ONCE = 2000
 _BACKLOG = 512
 #: longest duration of a connection's handshake
@@ -61,6 +61,10 @@ _NOT_ELSEWHERE = (
     "the service belongs to another user and has ranks on other hosts, with which an executor cannot talk"
     " safely, because all users could read its key: use a service of your own, or one on this host only"
 )
+
+
+#: the hubs of this process
+_hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
 
 class _Connection:
@@ -110,6 +114,16 @@ class _Connection:
             ]
         except msgspec.DecodeError:
             raise wire.NotTrusted from None
+
+
+class _Submitted(NamedTuple):
+    """A separately submitted call; `call` is a snapshot of args and kwargs."""
+
+    terms: Terms
+    function: Pickled
+    call: Any
+    future: CallFuture[Any]
+    retries: int
 
 
 class _OpenGroup:
@@ -210,9 +224,8 @@ class Hub:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._wake)  # not earlier: other threads write to this descriptor
         self._selector.register(self._wake, selectors.EVENT_READ, None)
-        self._commands: deque[Callable[[], None]] = deque()
-        #: separately submitted calls: terms, function, arguments, future, retries
-        self._submitted: deque[tuple[Terms, Pickled, Any, CallFuture[Any], int]] = deque()
+        #: commands and separately submitted calls, in the order in which they were given
+        self._commands: deque[Callable[[], None] | _Submitted] = deque()
         self._deliverer = Deliverer("mallob-py-results", self._all_delivered)
         self._is_woken = False
         self._shelf = Shelf(is_others=self._is_others)
@@ -235,6 +248,7 @@ class Hub:
         self._refusing = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="mallob-py-calls", daemon=True)
         self._thread.start()
+        _hubs.add(self)
 
     # --- methods for other threads -------------------------------------------------------------
 
@@ -242,8 +256,7 @@ class Hub:
         self, terms: Terms, function: Pickled, call: Any, future: CallFuture[Any], retries: int = 0
     ) -> None:
         """Submit one call; `call` is a snapshot of args and kwargs."""
-        self._submitted.append((terms, function, call, future, retries))
-        self._call()
+        self.call(_Submitted(terms, function, call, future, retries))
 
     def map(
         self,
@@ -285,15 +298,12 @@ class Hub:
         """Release a shared object once all present calls are done."""
 
         def drop() -> None:
-            if self._submitted:  # some calls are not in groups yet
-                self.call(drop)
-                return
             self._shelf.drop(mark, (group for lane in self._all_lanes for group in lane.groups))
 
         self.call(drop)
 
-    def call(self, command: Callable[[], None]) -> None:
-        """Run a command in the hub's thread."""
+    def call(self, command: Callable[[], None] | _Submitted) -> None:
+        """Run a command, or take in a call, in the hub's thread."""
         self._commands.append(command)
         self._call()
 
@@ -338,9 +348,6 @@ class Hub:
         """Cancel all calls, also running ones."""
 
         def cancel() -> None:
-            if self._submitted:  # some calls are not in groups yet
-                self.call(cancel)
-                return
             now = time.monotonic()
             for lane in self._all_lanes:
                 for group in lane.groups:
@@ -393,15 +400,13 @@ class Hub:
         """End all calls with an error, since the thread ends."""
         with self._refusing:
             self._fail_lanes(over)
-            while self._submitted:
-                future = self._submitted.popleft()[3]
-                with suppress(BaseException):
-                    if future.wants_outcome():
-                        future.set_exception(over())
             while self._commands:
                 command = self._commands.popleft()
                 with suppress(BaseException):
-                    command()
+                    if not isinstance(command, _Submitted):
+                        command()
+                    elif command.future.wants_outcome():
+                        command.future.set_exception(over())
             self._fail_lanes(over)
 
     def _fail_lanes(self, over: Callable[[], BaseException]) -> None:
@@ -413,7 +418,7 @@ class Hub:
             self._call()
 
     def _has_ended(self) -> bool:
-        if self._commands or self._submitted or any(lane.left for lane in self._all_lanes):
+        if self._commands or any(lane.left for lane in self._all_lanes):
             return False
         if not self._deliverer.is_done:  # callbacks may submit further calls, or wait for calls
             return False
@@ -464,22 +469,26 @@ class Hub:
         self._bury()
 
     def _take_commands(self) -> None:
-        for _ in range(_TAKE_AT_ONCE):
-            if not self._submitted:
-                break
-            terms, function, call, future, retries = self._submitted.popleft()
-            one = self._open_group
-            if one is None or not one.fits(terms, function, retries):
-                self._close_group()
-                sink = FutureSink(self._abandon)
-                one = self._open_group = _OpenGroup(self._lane(terms), terms, function, retries, sink)
-            one.items.append(call)
-            one.sink.add(future)
+        for _ in range(min(len(self._commands), _TAKE_AT_ONCE)):
+            command = self._commands.popleft()
+            if isinstance(command, _Submitted):
+                self._take_in(command)
+            else:
+                self._close_group()  # so that the command finds the calls before it in their lanes
+                command()
         self._close_group()
-        if self._submitted:
+        if self._commands:
             self._call()
-        for _ in range(len(self._commands)):
-            self._commands.popleft()()
+
+    def _take_in(self, one: _Submitted) -> None:
+        group = self._open_group
+        if group is None or not group.fits(one.terms, one.function, one.retries):
+            self._close_group()
+            sink = FutureSink(self._abandon)
+            lane = self._lane(one.terms)
+            group = self._open_group = _OpenGroup(lane, one.terms, one.function, one.retries, sink)
+        group.items.append(one.call)
+        group.sink.add(one.future)
 
     def _close_group(self) -> None:
         """Hand on the calls collected in the open group."""
@@ -527,7 +536,7 @@ class Hub:
             "lane": lane.number,
             "serial": lane.serial,
             "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-            "path": [str(Path(entry).absolute()) for entry in sys.path],
+            "path": import_path(),
         }
         job: Future[Answer]
         try:
@@ -654,6 +663,33 @@ class Hub:
         for job in self._jobs:
             with suppress(Exception):
                 job.result(max(0.0, deadline_s - time.monotonic()))
+
+
+def _end_all() -> None:
+    """Wait for all calls when the interpreter ends; cancel the calls if Ctrl-C ends the interpreter."""
+    hubs = tuple(_hubs)
+    for hub in hubs:
+        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+            hub.cancel_all()
+        hub.close()
+    for hub in hubs:
+        hub.join()
+
+
+# Later, at `atexit`, no thread can be started any more, so no outcome could be delivered.
+threading._register_atexit(_end_all)  # type: ignore[attr-defined]
+os.register_at_fork(after_in_child=_hubs.clear)
+
+
+def import_path() -> list[str]:
+    """Return the entries of `sys.path` as absolute paths, without the entries that name no folder."""
+    entries: list[str] = []
+    for entry in sys.path:
+        with suppress(TypeError, OSError, UnicodeEncodeError):  # the present folder may be removed
+            path = str(Path(entry).absolute())
+            path.encode()
+            entries.append(path)
+    return entries
 
 
 def _with_note(error: BaseException, call: str) -> BaseException:

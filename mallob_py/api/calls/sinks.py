@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -190,15 +190,15 @@ class _Outcomes:
             values = list(self.values)
         # The user may cancel the future at any time.
         if failed < 0:
-            with suppress(InvalidStateError):
+            if future.wants_outcome():
                 future.set_result(values)
         elif self.done == self.count or not isinstance(values[failed], CancelledError):
-            with suppress(InvalidStateError):
+            if future.wants_outcome():
                 future.set_exception(values[failed])
             self.cancel()
 
 
-class _AllResults(Future[_T]):
+class _AllResults(SettledOnce[_T]):
     """The future of all results of a map; cancelling it cancels the map."""
 
     def __init__(self, cancel_map: Callable[[], None]) -> None:

@@ -73,7 +73,7 @@ def dump(value: Any, what: str, *, is_copied: bool = True) -> list[Buffer]:
     """
     buffers: list[Buffer] = [_MAIN]
     with suppress(Exception, SystemExit, GeneratorExit):  # cloudpickle then succeeds or says why not
-        buffers = _dump(pickle.dumps, value)
+        buffers = _dump(_dumps_writable, value)
     if _MAIN in buffers[0]:
         try:
             buffers = _dump(_dumps_by_value, value)
@@ -83,10 +83,25 @@ def dump(value: Any, what: str, *, is_copied: bool = True) -> list[Buffer]:
     return [buffers[0], *map(bytearray, buffers[1:])] if is_copied else buffers
 
 
+def _dumps_writable(
+    value: Any, *, buffer_callback: Callable[[pickle.PickleBuffer], bool], protocol: int
+) -> bytes:
+    """Pickle by reference. Raises BufferError for a read-only array, which would arrive read-only."""
+
+    def take(buffer: pickle.PickleBuffer) -> bool:
+        if memoryview(buffer).readonly:
+            raise BufferError("the array is read-only")
+        return buffer_callback(buffer)
+
+    return pickle.dumps(value, protocol, buffer_callback=take)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """A pickler by value that keeps the file names of code, for tracebacks."""
+    """A pickler by value that keeps the file names of code, for tracebacks, and sends writable arrays."""
 
     def reducer_override(self, value: Any) -> Any:
+        if _is_array(value) and not value.flags.writeable:
+            return value.copy(order="K").__reduce_ex__(_PROTOCOL)
         if not isinstance(value, CodeType):
             return super().reducer_override(value)
         make, parts = self.dispatch_table[CodeType](value)
@@ -119,13 +134,20 @@ class _SharingPickler(_Pickler):
     """A pickler that passes every array out of band, because arrays in read-only buffers are read-only."""
 
     def reducer_override(self, value: Any) -> Any:
-        kind = type(value)
-        is_array = kind.__module__.startswith("numpy") and kind.__name__ in ("ndarray", "memmap")
-        if is_array and not value.dtype.hasobject and (kind.__name__ == "memmap" or not value.flags.forc):
+        if not _is_array(value):
+            return super().reducer_override(value)
+        if type(value).__name__ == "memmap" or not value.flags.forc:
             import numpy as np
 
             return np.array(value, order="C").__reduce_ex__(_PROTOCOL)
-        return super().reducer_override(value)
+        return NotImplemented
+
+
+def _is_array(value: Any) -> bool:
+    """Tell whether `value` is an array of numbers."""
+    kind = type(value)
+    is_array = kind.__module__.startswith("numpy") and kind.__name__ in ("ndarray", "memmap")
+    return is_array and not value.dtype.hasobject
 
 
 def dump_to_share(value: Any) -> list[Buffer]:
