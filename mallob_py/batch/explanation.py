@@ -13,7 +13,7 @@ import msgspec
 
 from mallob_py.batch.costs import ResizeCost
 from mallob_py.batch.job import Job, Workload
-from mallob_py.batch.policy import Action, Policy, Reserve, Resize, Share, Start, View
+from mallob_py.batch.policy import Action, Policy, Reserve, Resize, Share, Start, View, Wrapper
 from mallob_py.batch.simulator import EventOrder, Schedule, simulate
 
 
@@ -99,14 +99,11 @@ def explain(
     )
 
 
-class _Watch:
+class _Watch(Wrapper):
     """A policy whose decisions are recorded while the job waits."""
 
     def __init__(self, policy: Policy, workload: Workload, job: Job) -> None:
-        self.name = policy.name
-        self.wants_all_arrivals = policy.wants_all_arrivals
-        self.wants_resize_points = getattr(policy, "wants_resize_points", False)
-        self._policy = policy
+        super().__init__(policy)
         self._jobs = workload.jobs
         self._job = job
         self._promise_s: float | None = None
@@ -115,9 +112,6 @@ class _Watch:
         self.free_at_start = 0
         self.ended_at_start: tuple[int, ...] = ()
         self.resized_at_start: tuple[int, ...] = ()
-
-    def begin(self, nodes: int) -> None:
-        self._policy.begin(nodes)
 
     def decide(self, view: View) -> Iterable[Action]:
         job = self._job

@@ -15,7 +15,7 @@ To add a policy, write a class with the methods of `Policy`, in a package with a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -209,3 +209,18 @@ class Policy(Protocol):
         """Begin a new run on a machine of `nodes` nodes."""
 
     def decide(self, view: View) -> Iterable[Action]: ...
+
+
+class Wrapper:
+    """A wrapper of a policy; it has all attributes of the policy, also those that only some policies have."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.name = policy.name
+        self.wants_all_arrivals = policy.wants_all_arrivals
+        self._policy = policy
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._policy, attribute)
+
+    def begin(self, nodes: int) -> None:
+        self._policy.begin(nodes)

@@ -9,6 +9,7 @@ times.
 from __future__ import annotations
 
 import inspect
+import math
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
@@ -106,7 +107,10 @@ def _value(key: str, kind: Any, text: str) -> Any:
         return _SWITCH[text.lower()]
     if kind in (int, float):
         try:
-            return kind(text)
+            number = kind(text)
         except ValueError:
-            raise ValueError(f"{key} is {text!r}, not a number") from None
+            number = math.nan
+        if math.isnan(number):
+            raise ValueError(f"{key} is {text!r}, not a number")
+        return number
     return text

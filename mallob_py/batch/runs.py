@@ -19,7 +19,7 @@ from mallob_py.batch.costs import ResizeCost
 from mallob_py.batch.job import Workload
 from mallob_py.batch.metrics import NodePower, energy_of, metrics_of
 from mallob_py.batch.page import PolicyResult
-from mallob_py.batch.policy import Action, Policy, View
+from mallob_py.batch.policy import Action, Policy, View, Wrapper
 from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import EventOrder, Schedule, simulate
 
@@ -127,21 +127,15 @@ def _written(schedule: Schedule, folder: Path, power: NodePower) -> Sequence[Pat
     return [path for path in paths if path.exists()]
 
 
-class _WithProgress:
+class _WithProgress(Wrapper):
     """A policy that reports its progress from time to time."""
 
     def __init__(self, policy: Policy, workload: Workload, tell: Tell, place: int) -> None:
-        self.name = policy.name
-        self.wants_all_arrivals = policy.wants_all_arrivals
-        self.wants_resize_points = getattr(policy, "wants_resize_points", False)
-        self._policy = policy
+        super().__init__(policy)
         self._submissions_end_s = workload.jobs[-1].submit_s if workload.jobs else 0.0
         self._tell = tell
         self._place = place
         self._next_s = time.monotonic()
-
-    def begin(self, nodes: int) -> None:
-        self._policy.begin(nodes)
 
     def decide(self, view: View) -> Iterable[Action]:
         now_s = time.monotonic()

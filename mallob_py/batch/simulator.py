@@ -444,6 +444,11 @@ class _Run:
         self._departed.append(running)
         self._valid[job] = -1
         self._true_ends[job] = self._view.now_s
+        if self._starts[job] == self._view.now_s:
+            raise ValueError(
+                f"job {self._jobs[job].number} runs for {self._truths[job].run_s:g} s, too short a time at"
+                f" {self._view.now_s:g} s (see --minimal-run)"
+            )
         if self._piece_starts[job] == self._view.now_s:
             self._forget_last_piece(job)
         if running.mates:

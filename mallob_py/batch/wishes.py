@@ -26,9 +26,12 @@ from mallob_py.batch.shadow import shadow_of
 
 
 def bounded(job: Job, wished: int, size: int) -> Job:
-    """Return a job with a wish as policies see it: malleable, up to the greater of wish and `size`."""
-    most = max(job.low, size, min(wished, job.high))
-    return msgspec.structs.replace(job, kind=Kind.MALLEABLE, nodes_max=most)
+    """Return a job with a wish as policies see it: malleable, up to the greater of wish and `size`.
+
+    A job that has released nodes below its smallest number may run on the nodes that it has left.
+    """
+    least, most = min(job.low, size), max(job.low, size, min(wished, job.high))
+    return msgspec.structs.replace(job, kind=Kind.MALLEABLE, nodes_min=least, nodes_max=most)
 
 
 def grants(view: View) -> Iterator[Resize]:

@@ -91,7 +91,9 @@ def run_submit(options: BatchSubmitOptions) -> int:
         after = list(options.after), list(options.after_ok)
         request = requests.Submit(text, name, directory, environment, options.headers, *after, encoding)
         for job in _submit(options, request, script):
-            print(job, flush=True)
+            # If nobody reads the numbers, the other jobs must still be submitted.
+            with contextlib.suppress(BrokenPipeError):
+                print(job, flush=True)
             jobs.append(job)
     return _wait_for(options, jobs) if options.wait else 0
 

@@ -1,19 +1,23 @@
 """The policy that gives the next node to the job that gains most from it."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from workloads import any_workloads, malleable, rigid_workloads
 
+from mallob_py.batch.explanation import explain
 from mallob_py.batch.job import AnySpeedup, Job, Workload
+from mallob_py.batch.metrics import NodePower, metrics_of
 from mallob_py.batch.policies.backfilling import Easy
 from mallob_py.batch.policies.curve import Curve
 from mallob_py.batch.policies.fair import Fair
 from mallob_py.batch.policy import Running, View
 from mallob_py.batch.registry import policy_of
-from mallob_py.batch.simulator import Schedule, simulate
+from mallob_py.batch.runs import Setting, side_by_side
+from mallob_py.batch.simulator import EventOrder, Schedule, simulate
 from mallob_py.batch.speedup import Amdahl, Downey, Logarithmic, Power
 from mallob_py.batch.workload.changes import speed_model_of
 
@@ -134,3 +138,17 @@ def test_downey_is_linear_without_variance_up_to_the_parallelism_and_flat_behind
 def test_settings_that_are_none_are_refused(settings: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         policy_of(f"curve:{settings}")
+
+
+def test_commands_show_the_policy_measured_rates(tmp_path: Path) -> None:
+    short = [(at_s, 40, 40, 40, 50) for at_s in range(100, 900, 100)]
+    jobs = malleable((0, 1, 32, 64, 900), (0, 1, 32, 64, 900), *short, nodes=64)
+    workload = with_speedups(jobs, Power(0.9), Power(0.0), *[Power(0.2)] * len(short))
+    fitted = "curve:curve=fitted,period_s=5"
+    schedule = simulate(workload, policy_of(fitted))
+    assert schedule.ends_s != simulate(workload, policy_of("curve:curve=power:0.2")).ends_s
+    setting = Setting(workload, EventOrder.BATCH, None, NodePower(), tmp_path)
+    (result,) = side_by_side(setting, [fitted], 1)
+    assert result.metrics == metrics_of(schedule)
+    for job, end_s in zip(workload.jobs, schedule.ends_s, strict=True):
+        assert explain(workload, policy_of(fitted), job.number).end_s == end_s

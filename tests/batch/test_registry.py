@@ -36,6 +36,9 @@ def test_a_policy_speaks_of_a_running_job_and_of_a_workload(text: str) -> None:
         ("easy:width=3", "policy 'easy:width=3': easy has no setting 'width' (it has depth, extra)"),
         ("easy:depth=ten", "depth is 'ten', not a number"),
         ("easy:extra=perhaps", "extra is 'perhaps', not yes or no"),
+        ("easy:depth=-1", "depth is -1, below 0"),
+        ("sd:depth=-1", "depth is -1, below 0"),
+        ("sd:max_slowdown=nan", "max_slowdown is 'nan', not a number"),
     ],
 )
 def test_a_text_that_means_no_policy_is_an_error_that_says_why(text: str, message: str) -> None:

@@ -400,3 +400,8 @@ def test_a_job_may_be_resized_at_one_time_by_each_of_many_arrivals() -> None:
     jobs = [(0, 1, 1, 2, 10), *[(0, 1, 1, 1, 10)] * count]
     schedule = simulate(malleable(*jobs, nodes=count + 2), Scripted(decide), order=EventOrder.PYSS)
     assert schedule.resizes >= count
+
+
+def test_a_run_time_that_is_too_short_for_the_clock_is_refused() -> None:
+    with pytest.raises(ValueError, match="job 2 runs for 1e-09 s, too short a time at 1e\\+08 s"):
+        simulate(rigid((0, 1, 1), (1e8, 1, 1e-9), nodes=2), policy_of("fcfs"))

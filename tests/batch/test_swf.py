@@ -304,3 +304,10 @@ def test_headers_as_archives_have_them_are_read(
 def test_a_number_of_a_header_ends_where_its_digits_end(tmp_path: Path, text: str, number: int) -> None:
     swf = read_swf(trace(tmp_path, f"; MaxProcs: {text}\n{LINES}"))
     assert swf.header_number("MaxProcs") == number
+
+
+def test_users_and_queues_with_long_numbers_are_told_apart(tmp_path: Path) -> None:
+    line = "1 0 -1 5 1 -1 -1 1 9 -1 1 {} -1 -1 {} -1 -1 -1\n"
+    numbers = [("1234567", "1000000"), ("1234568", "999999999999999"), ("7.25", "-1")]
+    workload = workload_of(read_swf(trace(tmp_path, HEAD + "".join(line.format(*one) for one in numbers))))
+    assert [(job.user, job.queue) for job in workload.jobs] == [*numbers[:2], ("7.25", "")]

@@ -259,7 +259,8 @@ class LiveScheduler:
         self._free += slots
         running.nodes[:] = left
         self.moved.add(job)
-        if running.target is not None and running.size <= running.target:
+        # An order to grow stays pending until `grown`.
+        if job not in self._coming and running.target is not None and running.size <= running.target:
             running.target = None
         self._measure_anew(running)
         self._show_bound(running)

@@ -197,6 +197,7 @@ _SLURM_HEADERS = {
     "error": "JOB_ERRORS",
 }
 _TASKS_MAX = 10_000
+_UP_TO_COMMENT = re.compile(r"""(?:[^#"'\\]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')*(?=#)""")
 _SLURM_TIME = re.compile(r"(?:(\d{1,5})-)?(\d{1,7})(?::(\d{1,7}))?(?::(\d{1,7}))?")
 
 
@@ -217,14 +218,12 @@ def slurm_lines(text: str) -> SlurmLines:
     asked: dict[str, _Said] = {}
     ignored: list[str] = []
     for number, line in enumerate(text.splitlines()[1:], 2):
-        if not line.startswith("#"):
-            if line.strip():
-                break
-            continue
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
         if not re.match(r"#SBATCH\s", line):
             continue
         try:
-            words = shlex.split(line.removeprefix("#SBATCH"), comments=False)
+            words = shlex.split(_without_comment(line.removeprefix("#SBATCH")))
             options, others = _SLURM.parse_known_args(words)
         except (ScriptError, ValueError) as error:
             raise ScriptError(f"line {number}: {error}") from None
@@ -246,6 +245,12 @@ def slurm_lines(text: str) -> SlurmLines:
         headers["REQUIRED_TIME"] = time._replace(value=str(_slurm_ms(time)))
     tasks, at_once = _array(asked["array"]) if "array" in asked else ((), 0)
     return SlurmLines(headers, tasks, at_once, ignored)
+
+
+def _without_comment(line: str) -> str:
+    """Return a line up to its first `#` that is neither quoted nor escaped, as Slurm reads the line."""
+    match = _UP_TO_COMMENT.match(line)
+    return line if match is None else match[0]
 
 
 def _sizes(asked: Mapping[str, _Said]) -> dict[str, _Said]:
@@ -316,9 +321,7 @@ def _headers(text: str) -> dict[str, _Said]:
     found: dict[str, _Said] = {}
     has_begun = False
     for number, line in enumerate(lines[1:], 2):
-        if not line.startswith("#"):
-            has_begun |= bool(line.strip())
-            continue
+        has_begun |= bool(line.strip()) and not line.lstrip().startswith("#")
         if not (match := _HEADER.match(line)):
             continue
         header, value = match[1], match[2].strip()

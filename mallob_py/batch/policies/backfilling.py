@@ -63,6 +63,8 @@ class Easy:
     wants_all_arrivals = False
 
     def __init__(self, depth: int = 0, extra: bool = True) -> None:
+        if depth < 0:
+            raise ValueError(f"depth is {depth}, below 0")
         self.name = "easy"
         self._depth = depth or math.inf
         self._uses_extra = extra

@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 
 from mallob_py.batch.job import Job
-from mallob_py.batch.policy import Action, Policy, Running, View, no_remark
+from mallob_py.batch.policy import Action, Policy, Running, View, Wrapper
 
 By = Literal["queue", "user"]
 
@@ -55,23 +55,15 @@ class Experience:
         return job.queue if self._by == "queue" else job.user
 
 
-class Learnt:
+class Learnt(Wrapper):
     """A wrapper that shows predicted run times to another policy; see the module's docstring."""
 
     def __init__(self, policy: Policy, by: By = "queue") -> None:
-        self.name = policy.name
-        self.wants_all_arrivals = policy.wants_all_arrivals
-        self.wants_resize_points = getattr(policy, "wants_resize_points", False)
-        self.shares_nodes = getattr(policy, "shares_nodes", False)
-        self.shares_cores = getattr(policy, "shares_cores", False)
-        self.rate_period_s = getattr(policy, "rate_period_s", 0.0)
-        self.remark = getattr(policy, "remark", no_remark)
-        self.warning = getattr(policy, "warning", None)
-        self._policy = policy
+        super().__init__(policy)
         self._by: By = by
 
     def begin(self, nodes: int) -> None:
-        self._policy.begin(nodes)
+        super().begin(nodes)
         self._experience = Experience(self._by)
         #: id of a job that has not ended -> the job with its expected run time as its estimate
         self._jobs: dict[int, Job] = {}
@@ -126,8 +118,9 @@ class Learnt:
         return Running(job, running.start_s, running.nodes, running.estimated_end_s, running.order)
 
     def _update(self, shown: Running, running: Running, now_s: float) -> None:
-        if (shown.job.kind, shown.job.nodes_max) != (running.job.kind, running.job.nodes_max):
-            shown.job = msgspec.structs.replace(running.job, estimate_s=shown.job.estimate_s)
+        seen, own = shown.job, running.job
+        if (seen.kind, seen.nodes_min, seen.nodes_max) != (own.kind, own.nodes_min, own.nodes_max):
+            shown.job = msgspec.structs.replace(own, estimate_s=seen.estimate_s)
         part = shown.job.estimate_s / running.job.estimate_s
         end_s = running.start_s + part * (running.estimated_end_s - running.start_s)
         if end_s <= now_s < running.estimated_end_s:

@@ -67,6 +67,8 @@ class SdPolicy:
             raise ValueError(f"factor is {factor:g}, not between 0 and 1")
         if mates < 1:
             raise ValueError(f"mates is {mates}, below 1")
+        if depth < 0:
+            raise ValueError(f"depth is {depth}, below 0")
         self.name = "sd"
         self._constant = max_slowdown
         self._is_dynamic = dynamic

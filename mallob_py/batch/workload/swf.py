@@ -239,7 +239,7 @@ def _processors(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 def _texts(numbers: NDArray[np.float64]) -> Sequence[str]:
     """Return the numbers as texts (negative: ""); equal numbers share one text object."""
     values, places = np.unique(numbers, return_inverse=True)
-    texts = [f"{value:g}" if value >= 0 else "" for value in values]
+    texts = [f"{value:.16g}" if value >= 0 else "" for value in values]
     return [texts[place] for place in places]
 
 

@@ -1208,6 +1208,21 @@ def test_commands_show_the_queue_and_the_slots(make: Make, tmp_path: Path) -> No
     assert cli("cancel", "--dir", folder, "1", "2").returncode == 0
 
 
+def test_all_tasks_of_an_array_are_submitted_even_if_nobody_reads_their_numbers(
+    make: Make, tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "easy", slots=1)
+    script = tmp_path / "array.sh"
+    script.write_text("#!/bin/sh\n#SBATCH -t 1 --array=1-3\n")
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [*COMMAND, "batch", "submit", "--dir", str(scheduler.folder), str(script)]
+    subprocess.run(command, stdout=writes, timeout=DEADLINE_S, check=True)
+    os.close(writes)
+    queue = scheduler.queue()
+    assert len([*queue.running, *queue.waiting, *queue.ended]) == 3
+
+
 @needs_root
 def test_another_user_gets_no_answer_even_where_the_folder_was_opened_to_him() -> None:
     with folder_for_all() as folder:

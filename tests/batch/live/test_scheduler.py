@@ -547,3 +547,44 @@ def test_every_policy_keeps_the_books_right_and_starts_every_job(policy: str, se
             cluster.end()
         cluster.decide()
     assert not cluster.scheduler.waiting
+
+
+def test_a_slot_that_is_released_during_an_order_to_grow_ends_no_order() -> None:
+    scheduler = LiveScheduler(policy_of("easy"), SLOTS)
+    scheduler.submit(job(1, 2, SLOTS, Kind.EVOLVING))
+    assert effects_of(scheduler, 1.0) == [Launch(1, (0, 1))]
+    scheduler.wish(1, 2)
+    assert effects_of(scheduler, 2.0) == [OrderGrow(1, (3, 2))]
+    scheduler.released(1, [1])
+    scheduler.wish(1, 2)
+    assert effects_of(scheduler, 3.0) == [], "an order is pending"
+    assert scheduler.slots_of(1) == [0, 3, 2]
+    scheduler.grown(1)
+    assert effects_of(scheduler, 4.0) == [OrderGrow(1, (4, 1))]
+    scheduler.grown(1)
+    scheduler.ended(1)
+    assert scheduler.free_slots == SLOTS
+    scheduler.submit(job(2, SLOTS))
+    assert effects_of(scheduler, 5.0) == [Launch(2, tuple(range(SLOTS)))]
+
+
+@pytest.mark.parametrize("policy", ["easy", "easy:learn=yes", "fair", "fair:learn=yes", "elastic"])
+def test_a_job_that_releases_slots_below_its_smallest_number_may_run_on_what_it_has(policy: str) -> None:
+    scheduler = LiveScheduler(policy_of(policy), 4)
+    scheduler.submit(job(1, 3, 3, Kind.EVOLVING))
+    assert effects_of(scheduler, 1.0) == [Launch(1, (0, 1, 2))]
+    scheduler.bound(1, 3)
+    scheduler.released(1, [2])
+    scheduler.released(1, [1])
+    scheduler.submit(job(2, 2))
+    effects = effects_of(scheduler, 2.0)
+    assert Launch(2, (1, 2)) in effects
+    assert scheduler.slots_of(1)[0] == 0
+    for effect in effects:
+        if isinstance(effect, OrderGrow):
+            scheduler.grown(1)
+    scheduler.ended(2)
+    for now_s in (100.0, 200.0):
+        if any(isinstance(effect, OrderGrow) for effect in effects_of(scheduler, now_s)):
+            scheduler.grown(1)
+    assert len(scheduler.slots_of(1)) == 3

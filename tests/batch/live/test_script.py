@@ -283,3 +283,25 @@ def test_the_tasks_of_an_array_that_are_in_one_state_are_one_line() -> None:
 )
 def test_a_task_knows_its_array(environment: dict[str, str], array: int) -> None:
     assert parse_script(HEAD, "x", default_s=1.0).as_of(12, "/home", environment).array == array
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("-J one  # once: -J two", "one"),
+        ("-J one # don't", "one"),
+        ("-J one#two", "one"),
+        ("-J 'a # b' # c", "a # b"),
+        ('-J "a # b"', "a # b"),
+        (r"-J a\#b", "a#b"),
+        ("# -J one", "file"),
+    ],
+)
+def test_a_comment_behind_slurms_options_ends_the_line(line: str, name: str) -> None:
+    text = f"{HEAD}  # an indented comment\n#SBATCH {line}\n\t# another one\n#SBATCH -n 3\n"
+    assert parse_script(text, "file", default_s=1.0) == Wishes(name, Kind.RIGID, 1.0, 3, 3, 3)
+    assert slurm_lines(text).ignored == []
+
+
+def test_headers_may_stand_behind_an_indented_comment() -> None:
+    assert parse_script(f"{HEAD}  # a comment\n#NODES 3\n", "file", default_s=1.0).nodes == 3
