@@ -33,7 +33,7 @@ from starlette.requests import ClientDisconnect, Request
 from mallob_py.applications import DEFAULT_APPLICATION, options_of
 from mallob_py.protocol.job_terms import TERMS
 from mallob_py.web import ApiError
-from mallob_py.web.jobs import Jobs
+from mallob_py.web.jobs import INPUT_FIELDS, Jobs
 from mallob_py.web.shares import Places
 from mallob_py.web.store import Record, Store
 
@@ -249,7 +249,7 @@ def _fields_of_query(request: Request) -> dict[str, Any]:
             continue
         if key in fields:
             raise ApiError(400, "given twice; keep one", key[:60])
-        if key in ("files", "literals", "interrupt"):
+        if key in (*INPUT_FIELDS, "interrupt"):
             raise ApiError(400, "the body is the job's input; leave this out", key)
         fields[key] = text
         if key in _JSON_FIELDS:

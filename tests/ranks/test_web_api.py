@@ -409,7 +409,10 @@ def test_files_of_the_host_cannot_be_named(web: WebServer, desk: Desk) -> None:
     for path in ("/etc/passwd", "../../x.cnf", str(web.api_dir / "web" / "token")):
         answer = web.post_job(files=[path])
         assert (answer.status, answer.error["field"]) == (403, "files")
-    assert web.upload(FORMULA, "files=/etc/passwd").error["field"] == "files"
+        answer = web.post_job(file=path)
+        assert (answer.status, answer.error["field"]) == (403, "file")
+    for field in ("files", "file"):
+        assert web.upload(FORMULA, f"{field}=/etc/passwd").error["field"] == field
     assert desk.directory.take() == []
 
 
