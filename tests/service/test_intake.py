@@ -21,7 +21,7 @@ from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse
 from mallob_py.service.jobs.live import LiveJob
-from mallob_py.service.jobs.reply import Reply
+from mallob_py.service.jobs.reply import Reply, ResultFiles
 from mallob_py.service.parts import Parts
 from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
 from mallob_py.service.store.in_folder import Watching
@@ -340,3 +340,50 @@ def test_more_files_are_taken_in_each_turn_where_very_many_wait(
         turns += 1
         assert turns < 10
     client.close()
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"interrupt": True},
+    {"application": "OTHER"},
+    {"name": "b"},
+    {"user": "v"},
+    {"group": "g"},
+    {"priority": 9},
+    {"incremental": True},
+]
+
+
+@pytest.mark.parametrize("change", [{}, *CHANGES])
+def test_a_job_whose_file_was_changed_by_its_owner_ends(
+    client: Client, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(intake, "_PARSED_BYTES_MAX", 0)
+    client.intake._applications = dict.fromkeys(("NOOP", "OTHER"), InputUse.UNKNOWN)
+    client.drop("u", "a")
+    client.turns(1)
+    (live,) = client.jobs.values()
+    (path,) = (client.directory.path / "journal").iterdir()
+    path.write_text(json.dumps({"user": "u", "name": "a", "application": "NOOP"} | change))
+    assert client.intake.has_file(live, lambda live, now: None, client.now) is (not change)
+    lost: Any = client.intake._endings.lose
+    told = [str(call.args[1]) for call in lost.call_args_list]
+    assert ["changed" in text for text in told] == ([True] if change else [])
+
+
+@pytest.mark.parametrize("change", [{"interrupt": True}, {"configuration": {"proof": "/etc/x"}}])
+def test_a_kept_revision_that_was_changed_by_its_owner_stops_no_start(
+    client: Client, change: dict[str, Any]
+) -> None:
+    client.drop("u", "a", application="SAT", incremental=True, literals=[1, 0])
+    client.turns(1)
+    (live,) = client.jobs.values()
+    client.directory.reply(live.id, live.identity, Reply(b"{}"), chain=live.id)
+    folder = client.directory.path
+    client.close()
+    (path,) = (folder / "journal").glob("*.revision.*")
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    again = Client(folder.parent)
+    again.intake._results = ResultFiles(folder / "results", folder, {"SAT": ("proof",)})
+    again.intake.restore_chains(0.0)
+    again.close()
+    assert again.intake._rank.log.write.call_count == 1  # type: ignore[attr-defined]
