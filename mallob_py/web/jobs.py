@@ -596,7 +596,7 @@ class Jobs:
         return _Found(views.summary_of(self._presentable(reply), signature), signature, is_its_own)
 
     def _with_allowed_files(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields with resolved paths of the input. Raises ApiError for a path that is not allowed."""
+        """Return the fields with resolved paths of the input. Raises ApiError if one is not allowed."""
         if "file" in fields:
             fields = fields | {"file": self._allowed_path(fields["file"], "file", "a path")}
         paths = fields.get("files")

@@ -513,6 +513,13 @@ def test_a_body_that_is_no_json_is_an_error(web: WebServer, body: bytes) -> None
     assert answer.error["message"]
 
 
+def test_a_field_that_stands_twice_is_refused(web: WebServer, desk: Desk) -> None:
+    body = '{"literals": [1, 0], "time-limit": 1, "time-limit": 2}'
+    answer = web.ask("POST", "/api/jobs", body, {"Content-Type": "application/json"})
+    assert (answer.status, answer.error["field"]) == (400, "time-limit")
+    assert desk.directory.take() == []
+
+
 def test_a_job_that_is_nested_deeply_is_refused_at_any_depth(web: WebServer) -> None:
     for depth in (101, 500, *range(900, 1000), 10_000):
         body = '{"literals": [1, 0], "configuration": {"x": ' + "[" * depth + "]" * depth + "}}"
