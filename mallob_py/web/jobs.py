@@ -327,10 +327,15 @@ class Jobs:
 
         Raises ApiError.
         """
+        client_of_job = self.client_of(key, client_index)
         if is_submission(key):
             record = self._record(key)
-            return record.client, frozenset((reply_name(record.identity), refusal_name(record.file_name)))
-        return self._checked_client(client_index), frozenset((reply_name(_checked(key)),))
+            return client_of_job, frozenset((reply_name(record.identity), refusal_name(record.file_name)))
+        return client_of_job, frozenset((reply_name(_checked(key)),))
+
+    def client_of(self, key: str, client_index: int | None = None) -> int:
+        """Return a job's client: of a submission its own, else the given one. Raises ApiError."""
+        return self._record(key).client if is_submission(key) else self._checked_client(client_index)
 
     def out_dir(self, client_index: int) -> Path:
         """Return the folder in which the replies of a client appear."""

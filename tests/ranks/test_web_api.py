@@ -230,6 +230,21 @@ def test_a_restarted_web_server_knows_its_jobs_and_removes_their_uploads(
         second.stop()
 
 
+def test_the_files_of_a_job_are_found_by_a_web_server_for_another_client(
+    tmp_path: Path, own_desk: Desk
+) -> None:
+    first = WebServer(tmp_path / "api")
+    job = keyed(first.upload(FORMULA))
+    own_desk.answer(*own_desk.take(), Ending(Outcome.RESULT, 10, b"{}", integers(-1, 2, 3, 4), name="SAT"))
+    assert list((tmp_path / "api" / "jobs.0" / "out").glob("*.solution"))
+    first.stop()
+    second = WebServer(tmp_path / "api", "--client", "1")
+    try:
+        assert second.get(f"{job}/model").text == "s SATISFIABLE\nv -1 2 3 4 0\n"
+    finally:
+        second.stop()
+
+
 def test_who_waits_or_sends_is_answered_when_the_server_is_ended_however_often(
     tmp_path: Path, own_desk: Desk
 ) -> None:
