@@ -385,9 +385,11 @@ def _identity(job: Mapping[str, Any]) -> str:
 
 
 def _unused_name(file: str) -> str:
-    """Return an unused job name made of a file's name, without characters that names must not have."""
+    """Return an unused job name made of a file's name, without characters that split it in a shell or that
+    names must not have.
+    """
     stem = Path(file).name.partition(".")[0].lstrip("~")
-    stem = "".join(letter if letter.isprintable() else "_" for letter in stem)
+    stem = "".join(letter if letter.isprintable() and not letter.isspace() else "_" for letter in stem)
     stem = stem.encode(errors="replace")[:_STEM_SIZE_MAX].decode(errors="ignore")
     return f"{stem or 'job'}-{time.time_ns() // 1000}"
 

@@ -221,10 +221,11 @@ def test_what_cannot_be_submitted_is_one_line(
 
 
 def test_names_are_made_of_odd_and_long_file_names(tmp_path: Path) -> None:
-    for name in ("~x.cnf", "a\nb.cnf", "ü" * 120 + ".cnf", ".hidden"):
+    for name in ("~x.cnf", "a\nb.cnf", "ü" * 120 + ".cnf", ".hidden", "my formula.cnf"):
         path = tmp_path / name
         path.write_text("")
         job = job_of(str(path), "--user", "u")
+        assert job["name"].split() == [job["name"]]  # one word of a shell
         assert parse_job(json.dumps(job).encode(), {"SAT": InputUse.REQUIRED})
 
 
