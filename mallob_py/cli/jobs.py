@@ -109,6 +109,7 @@ def run_submit(options: SubmitOptions) -> int:
         for job, submission in submissions:
             identity = awaited[0]
             meanwhile = _ticking(progress, identity)
+            reply: dict[str, Any] | None
             if (silence := _silence(job)) is None:
                 reply = client.wait(submission, meanwhile=meanwhile)
             else:
