@@ -25,7 +25,6 @@ Ctrl-C; for one job with `--output-format sat` 10, 20 or 0 by its answer. Exit c
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 import shutil
@@ -35,8 +34,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from mallob_py.applications import (
     DEFAULT_APPLICATION,
@@ -60,9 +57,9 @@ from mallob_py.cli.reply_text import answer_table, json_text
 from mallob_py.cli.values import age_text, far_text, is_descriptor, printable
 from mallob_py.kit.declaration import exit_code_of
 from mallob_py.runtime.notices import say
-from mallob_py.service import ServiceError, client
+from mallob_py.service import JobFileError, ServiceError, client
 from mallob_py.service.client import PendingJobs
-from mallob_py.service.jobs.job_file import FIELD_NAMES, identity_of, unfit_for_file_name
+from mallob_py.service.jobs.job_file import FIELD_NAMES, decode_fields, identity_of, unfit_for_file_name
 from mallob_py.service.store.entries import Claimed, read_entries, reply_name
 from mallob_py.service.telemetry.groups import GroupKey, GroupWatch, kind_of, rest
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status, read_status
@@ -112,14 +109,15 @@ def run_submit(options: SubmitOptions) -> int:
         for job, submission in submissions:
             identity = awaited[0]
             meanwhile = _ticking(progress, identity)
-            if job.get("done") is True:
-                client_dir = client.folder_of(api_dir, options.client)
-                reply = _await_end_of_chain(client_dir, submission, meanwhile)
-            else:
+            reply: dict[str, Any] | None
+            if (silence := _silence(job)) is None:
                 reply = client.wait(submission, meanwhile=meanwhile)
+            else:
+                client_dir = client.folder_of(api_dir, options.client)
+                reply = _await_settled(client_dir, submission, meanwhile)
             progress.clear()
             if reply is None:
-                print(f"{identity}: the chain of {job.get('precursor')} has ended", flush=True)
+                print(f"{identity}: {silence}", flush=True)
             else:
                 _bring_results(options, reply)
                 if options.output_format == TABLE:
@@ -176,10 +174,17 @@ def _ticking(progress: ProgressLine, identity: str) -> Callable[[], None]:
     return lambda: progress.tick(identity)
 
 
-def _await_end_of_chain(
+def _silence(job: Mapping[str, Any]) -> str | None:
+    """Return what it means if a job file gets no reply; None: the file gets a reply in any case."""
+    if job.get("interrupt") is True:
+        return "no such job is live" if job.get("quiet") is True else None
+    return f"the chain of {job.get('precursor')} has ended" if job.get("done") is True else None
+
+
+def _await_settled(
     client_dir: Path, submission: client.Submission, meanwhile: Callable[[], None]
 ) -> dict[str, Any] | None:
-    """Wait for the end of a chain; a job file that ends a chain gets a reply only if it is refused."""
+    """Wait until a job file that may get no reply is settled; return the reply, if any."""
     jobs = PendingJobs(client_dir)
     identity = submission.reply_path.name.removesuffix(".json")
     while True:
@@ -345,12 +350,11 @@ def _check_is_there(file: str) -> None:
 
 def _from_job_file(file: str) -> dict[str, Any]:
     try:
-        content = Path(file).read_bytes().removeprefix(codecs.BOM_UTF8)
-        job = msgspec.json.decode(content, type=dict[str, Any])
+        job = decode_fields(Path(file).read_bytes())
     except OSError as error:
         raise CommandError(f"{file}: {error.strerror or error}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CommandError(f"{file}: not a job file: {error}") from None
+    except JobFileError as error:
+        raise CommandError(f"{file}: {error}") from None
     _make_paths_absolute(job, os.path.dirname(os.path.abspath(file)))
     return job
 
@@ -382,9 +386,11 @@ def _identity(job: Mapping[str, Any]) -> str:
 
 
 def _unused_name(file: str) -> str:
-    """Return an unused job name made of a file's name, without characters that names must not have."""
+    """Return an unused job name made of a file's name, without characters that split it in a shell or that
+    names must not have.
+    """
     stem = Path(file).name.partition(".")[0].lstrip("~")
-    stem = "".join(letter if letter.isprintable() else "_" for letter in stem)
+    stem = "".join(letter if letter.isprintable() and not letter.isspace() else "_" for letter in stem)
     stem = stem.encode(errors="replace")[:_STEM_SIZE_MAX].decode(errors="ignore")
     return f"{stem or 'job'}-{time.time_ns() // 1000}"
 

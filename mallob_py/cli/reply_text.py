@@ -14,16 +14,26 @@ _INDENT = "  "
 _SAID = frozenset(("resultcode", "resultstring", "outcome", "solution"))
 
 
-def json_text(value: Any, indent: str = "") -> str:
-    """Return JSON with a key per line; lists of numbers or short words fill lines of 100 columns."""
+def json_text(value: Any) -> str:
+    """Return JSON with a key per line; lists of numbers or short words fill lines of 100 columns.
+
+    JSON that is nested too deeply for that is one line.
+    """
+    try:
+        return _json_text(value, "")
+    except RecursionError:
+        return json.dumps(value)
+
+
+def _json_text(value: Any, indent: str) -> str:
     inner = indent + _INDENT
     if isinstance(value, dict) and value:
-        fields = (f"{inner}{json.dumps(key)}: {json_text(field, inner)}" for key, field in value.items())
+        fields = (f"{inner}{json.dumps(key)}: {_json_text(field, inner)}" for key, field in value.items())
         return "{\n" + ",\n".join(fields) + f"\n{indent}}}"
     if not isinstance(value, list) or not value:
         return json.dumps(value)
     if any(isinstance(item, dict | list) for item in value):
-        return "[\n" + ",\n".join(f"{inner}{json_text(item, inner)}" for item in value) + f"\n{indent}]"
+        return "[\n" + ",\n".join(f"{inner}{_json_text(item, inner)}" for item in value) + f"\n{indent}]"
     return _filled([json.dumps(item) for item in value], indent)
 
 

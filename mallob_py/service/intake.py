@@ -48,6 +48,8 @@ _LITERAL_BYTES = 4
 WAITING_MAX = 200_000
 #: time for which a revision waits for its precursor, and an interruption for its job
 _PRECURSOR_WAIT_S = 1.0
+#: error of a job whose file another process has changed; the owner of a file may always write to it
+_CHANGED = "the job's file was changed after it was taken; hand in a new file"
 
 #: function that is called, with a job and the time, when the job's file is in memory
 Continuation = Callable[[LiveJob, float], None]
@@ -108,7 +110,7 @@ class Intake:
         self._status = status
         #: claimed files that were not examined yet
         self._taken: deque[Incoming] = deque()
-        self._large_files = LargeFiles(applications)
+        self._large_files = LargeFiles(applications, directory.size_max_bytes)
         #: large files being parsed, and later revisions and interruptions, which wait for them; oldest first
         self._behind: deque[Incoming] = deque()
         self._parsed: dict[int, Parsed] = {}
@@ -388,10 +390,16 @@ class Intake:
         return live.id in self._again
 
     def _knows_again(self, live: LiveJob, request: JobFile | Interruption | JobFileError, now: float) -> bool:
-        if isinstance(request, JobFileError):
-            self._endings.lose(live, request, now)
+        """Keep a file that was read again; if it describes another job now, this job ends."""
+        try:
+            if isinstance(request, JobFileError):
+                raise request
+            if isinstance(request, Interruption) or not live.is_of(request):
+                raise JobFileError("", _CHANGED)
+            self._results.named_by(request)
+        except JobFileError as error:
+            self._endings.lose(live, error, now)
             return False
-        assert isinstance(request, JobFile), "a claimed file does not change"
         live.file = request
         return True
 
@@ -406,7 +414,9 @@ class Intake:
         for first, incoming in self._directory.revisions():
             try:
                 file = incoming.parse(self._applications)
-                assert isinstance(file, JobFile)
+                if isinstance(file, Interruption):
+                    raise JobFileError("", _CHANGED)
+                self._results.named_by(file)
             except JobFileError as error:
                 self._cannot_go_on_from(incoming, str(error), now)
                 continue

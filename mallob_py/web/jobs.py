@@ -62,6 +62,8 @@ ENDED_ORDERS: Mapping[str, Callable[[views.Job], Any]] = {
     "time": lambda job: job.age,
     "pe-seconds": lambda job: job.pe_seconds,
 }
+#: the fields of a job file that hold or name its input
+INPUT_FIELDS = ("files", "file", "literals")
 _NESTING_MAX = 100
 #: size of the largest job file that is read for people; number of tries if the file moves meanwhile
 _JOB_FILE_BYTES_MAX = 16 << 20
@@ -325,10 +327,15 @@ class Jobs:
 
         Raises ApiError.
         """
+        client_of_job = self.client_of(key, client_index)
         if is_submission(key):
             record = self._record(key)
-            return record.client, frozenset((reply_name(record.identity), refusal_name(record.file_name)))
-        return self._checked_client(client_index), frozenset((reply_name(_checked(key)),))
+            return client_of_job, frozenset((reply_name(record.identity), refusal_name(record.file_name)))
+        return client_of_job, frozenset((reply_name(_checked(key)),))
+
+    def client_of(self, key: str, client_index: int | None = None) -> int:
+        """Return a job's client: of a submission its own, else the given one. Raises ApiError."""
+        return self._record(key).client if is_submission(key) else self._checked_client(client_index)
 
     def out_dir(self, client_index: int) -> Path:
         """Return the folder in which the replies of a client appear."""
@@ -388,8 +395,8 @@ class Jobs:
 
         `is_name_unique`: see `Record`.
         """
-        if upload_bytes and ("files" in fields or "literals" in fields):
-            raise ApiError(400, "the upload is the job's input; leave this out", "files")
+        if upload_bytes and (others := [field for field in INPUT_FIELDS if field in fields]):
+            raise ApiError(400, "the upload is the job's input; leave this out", others[0])
         if not upload_bytes:
             fields = self._with_allowed_files(fields)
         else:
@@ -539,6 +546,8 @@ class Jobs:
             reply = reply | {"error": shown}
         if isinstance(reply.get("files"), list):
             reply = reply | {"files": [self._without_paths(str(path)) for path in reply["files"]]}
+        if isinstance(reply.get("file"), str):
+            reply = reply | {"file": self._without_paths(reply["file"])}
         result = reply.get("result", {})
         if "solution-file" in result:
             result = result | {"solution-file": Path(str(result["solution-file"])).name}
@@ -592,19 +601,22 @@ class Jobs:
         return _Found(views.summary_of(self._presentable(reply), signature), signature, is_its_own)
 
     def _with_allowed_files(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields with resolved paths of the input. Raises ApiError if one is not allowed."""
+        if "file" in fields:
+            fields = fields | {"file": self._allowed_path(fields["file"], "file", "a path")}
         paths = fields.get("files")
         if not isinstance(paths, list) or not paths:
             return fields
-        return fields | {"files": [self._allowed_path(path) for path in paths]}
+        return fields | {"files": [self._allowed_path(path, "files", "a list of paths") for path in paths]}
 
-    def _allowed_path(self, path: object) -> str:
+    def _allowed_path(self, path: object, field: str, expected: str) -> str:
         if self._allowed is None:
-            raise ApiError(403, "files of the host may not be named here; upload the input", "files")
+            raise ApiError(403, "files of the host may not be named here; upload the input", field)
         if not isinstance(path, str) or "\0" in path:
-            raise ApiError(400, "must be a list of paths", "files")
+            raise ApiError(400, f"must be {expected}", field)
         resolved = os.path.realpath(os.path.join(self._allowed, path))
         if os.path.commonpath([resolved, self._allowed]) != self._allowed:
-            raise ApiError(403, "holds a path outside of the folder that this server allows", "files")
+            raise ApiError(403, "holds a path outside of the folder that this server allows", field)
         return resolved
 
 

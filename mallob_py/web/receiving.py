@@ -32,8 +32,10 @@ from starlette.requests import ClientDisconnect, Request
 
 from mallob_py.applications import DEFAULT_APPLICATION, options_of
 from mallob_py.protocol.job_terms import TERMS
+from mallob_py.service import JobFileError
+from mallob_py.service.jobs.job_file import decode_fields
 from mallob_py.web import ApiError
-from mallob_py.web.jobs import Jobs
+from mallob_py.web.jobs import INPUT_FIELDS, Jobs
 from mallob_py.web.shares import Places
 from mallob_py.web.store import Record, Store
 
@@ -249,7 +251,7 @@ def _fields_of_query(request: Request) -> dict[str, Any]:
             continue
         if key in fields:
             raise ApiError(400, "given twice; keep one", key[:60])
-        if key in ("files", "literals", "interrupt"):
+        if key in (*INPUT_FIELDS, "interrupt"):
             raise ApiError(400, "the body is the job's input; leave this out", key)
         fields[key] = text
         if key in _JSON_FIELDS:
@@ -262,12 +264,9 @@ def _fields_of_query(request: Request) -> dict[str, Any]:
 
 def _decoded(body: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"not JSON: {str(error)[:200]}") from None
-    if not isinstance(fields, dict):
-        raise ApiError(400, "a job must be one JSON object")
-    return fields
+        return decode_fields(body)
+    except JobFileError as error:
+        raise ApiError(400, error.message, error.field) from None
 
 
 def _add_settings(fields: dict[str, Any], text: str | None) -> None:

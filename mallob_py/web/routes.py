@@ -533,9 +533,9 @@ class Interface:
         await run_in_threadpool(self.jobs.interrupt, key, client)
         return _json({"key": key}, 202)
 
-    async def _admitted(self, request: Request) -> tuple[str, int | None]:
+    async def _admitted(self, request: Request) -> tuple[str, int]:
         """Return key and client of the requested job. Raises ApiError if the job is not the visitor's."""
-        key, client = _key(request), _client(request)
+        key, client = _key(request), self.jobs.client_of(_key(request), _client(request))
         if (user := _user(request)) is not None:
             await run_in_threadpool(self.jobs.check_owner, key, client, user)
         return key, client

@@ -28,6 +28,11 @@ def test_json_text_is_the_same_json(value: Any) -> None:
     assert json.loads(json_text(value)) == value
 
 
+def test_deeply_nested_json_is_text_all_the_same() -> None:
+    value: dict[str, Any] = {"x": json.loads("[" * 800 + "]" * 800)}
+    assert json.loads(json_text(value)) == value
+
+
 def test_a_model_of_many_literals_fills_lines_of_100_columns() -> None:
     lines = json_text({"solution": list(range(1, 1001))}).splitlines()
     assert max(map(len, lines)) <= 100

@@ -115,7 +115,14 @@ def test_a_job_file_is_handed_over_but_for_the_options_given(encoding: str, tmp_
 def test_a_job_file_that_is_no_object_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "job.json"
     path.write_text(content)
-    with pytest.raises(CommandError, match="not a job file"):
+    with pytest.raises(CommandError, match="a job file"):
+        job_of(str(path))
+
+
+def test_a_field_that_stands_twice_in_a_job_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text('{"user": "u", "name": "n", "literals": [1, 0], "time-limit": 1, "time-limit": 2}')
+    with pytest.raises(CommandError, match="time-limit: given twice"):
         job_of(str(path))
 
 
@@ -214,10 +221,11 @@ def test_what_cannot_be_submitted_is_one_line(
 
 
 def test_names_are_made_of_odd_and_long_file_names(tmp_path: Path) -> None:
-    for name in ("~x.cnf", "a\nb.cnf", "ü" * 120 + ".cnf", ".hidden"):
+    for name in ("~x.cnf", "a\nb.cnf", "ü" * 120 + ".cnf", ".hidden", "my formula.cnf"):
         path = tmp_path / name
         path.write_text("")
         job = job_of(str(path), "--user", "u")
+        assert job["name"].split() == [job["name"]]  # one word of a shell
         assert parse_job(json.dumps(job).encode(), {"SAT": InputUse.REQUIRED})
 
 
@@ -361,6 +369,24 @@ def test_waiting_for_the_end_of_a_chain_ends(
     assert codes == [2 if is_refused else 0]
     output = capsys.readouterr().out
     assert "never seen" in output if is_refused else output == "u.e: the chain of u.p has ended\n"
+
+
+def test_waiting_for_a_quiet_interruption_of_no_job_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+    path = tmp_path / "end.json"
+    path.write_text(json.dumps({"user": "u", "name": "n", "interrupt": True, "quiet": True}))
+    codes: list[int] = []
+    arguments = ["submit", str(path), "--wait", "--api-dir", str(tmp_path / "api")]
+    waiter = threading.Thread(target=lambda: codes.append(main_module.main(arguments)), daemon=True)
+    waiter.start()
+    (incoming,) = poll_until(directory.take)
+    directory.dismiss(incoming.internal_id)
+    waiter.join(DEADLINE_S)
+    directory.close()
+    assert codes == [0]
+    assert capsys.readouterr().out == "u.n: no such job is live\n"
 
 
 def test_an_error_reply_gives_exit_code_2(

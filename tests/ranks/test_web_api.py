@@ -230,6 +230,21 @@ def test_a_restarted_web_server_knows_its_jobs_and_removes_their_uploads(
         second.stop()
 
 
+def test_the_files_of_a_job_are_found_by_a_web_server_for_another_client(
+    tmp_path: Path, own_desk: Desk
+) -> None:
+    first = WebServer(tmp_path / "api")
+    job = keyed(first.upload(FORMULA))
+    own_desk.answer(*own_desk.take(), Ending(Outcome.RESULT, 10, b"{}", integers(-1, 2, 3, 4), name="SAT"))
+    assert list((tmp_path / "api" / "jobs.0" / "out").glob("*.solution"))
+    first.stop()
+    second = WebServer(tmp_path / "api", "--client", "1")
+    try:
+        assert second.get(f"{job}/model").text == "s SATISFIABLE\nv -1 2 3 4 0\n"
+    finally:
+        second.stop()
+
+
 def test_who_waits_or_sends_is_answered_when_the_server_is_ended_however_often(
     tmp_path: Path, own_desk: Desk
 ) -> None:
@@ -409,7 +424,10 @@ def test_files_of_the_host_cannot_be_named(web: WebServer, desk: Desk) -> None:
     for path in ("/etc/passwd", "../../x.cnf", str(web.api_dir / "web" / "token")):
         answer = web.post_job(files=[path])
         assert (answer.status, answer.error["field"]) == (403, "files")
-    assert web.upload(FORMULA, "files=/etc/passwd").error["field"] == "files"
+        answer = web.post_job(file=path)
+        assert (answer.status, answer.error["field"]) == (403, "file")
+    for field in ("files", "file"):
+        assert web.upload(FORMULA, f"{field}=/etc/passwd").error["field"] == field
     assert desk.directory.take() == []
 
 
@@ -508,6 +526,13 @@ def test_a_body_that_is_no_json_is_an_error(web: WebServer, body: bytes) -> None
     answer = web.ask("POST", "/api/jobs", body, {"Content-Type": "application/json"})
     assert answer.status == 400
     assert answer.error["message"]
+
+
+def test_a_field_that_stands_twice_is_refused(web: WebServer, desk: Desk) -> None:
+    body = '{"literals": [1, 0], "time-limit": 1, "time-limit": 2}'
+    answer = web.ask("POST", "/api/jobs", body, {"Content-Type": "application/json"})
+    assert (answer.status, answer.error["field"]) == (400, "time-limit")
+    assert desk.directory.take() == []
 
 
 def test_a_job_that_is_nested_deeply_is_refused_at_any_depth(web: WebServer) -> None:

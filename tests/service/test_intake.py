@@ -21,7 +21,7 @@ from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse
 from mallob_py.service.jobs.live import LiveJob
-from mallob_py.service.jobs.reply import Reply
+from mallob_py.service.jobs.reply import Reply, ResultFiles
 from mallob_py.service.parts import Parts
 from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
 from mallob_py.service.store.in_folder import Watching
@@ -34,8 +34,17 @@ READY_MAX = 64
 class Client:
     """The intake of a client whose jobs only wait after they are taken in."""
 
-    def __init__(self, folder: Path, is_threaded: bool = False, watching: Watching = Watching.AUTO) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        is_threaded: bool = False,
+        watching: Watching = Watching.AUTO,
+        results: Any = None,
+    ) -> None:
         self.now = 0.0
+        #: doubles that note failed jobs, and lines of the log
+        self.endings: Any = MagicMock()
+        self.log: Any = MagicMock()
         self.interrupted: list[str] = []
         self.refused: dict[str, str] = {}
         self._numbers = itertools.count()
@@ -46,7 +55,7 @@ class Client:
         self.directory = ThreadedDirectory(opened, print) if is_threaded else opened(print)
         self.directory.refuse = self._refuse  # type: ignore[method-assign]
         self.running = RunningJobs(self.directory.path, None, print)
-        rank: Any = SimpleNamespace(now=lambda: self.now, log=MagicMock())
+        rank: Any = SimpleNamespace(now=lambda: self.now, log=self.log)
         hands: Any = MagicMock()
         hands.end_unsubmitted = lambda live, now: self.interrupted.append(live.identity)
         hands.replied, hands.is_suspect = self.directory.replied, lambda job: False
@@ -54,10 +63,10 @@ class Client:
         self.holds = self.machine.holds
         self.jobs = self.machine.jobs
         none: Any = MagicMock()
-        parts = Parts(rank, self.directory, self.machine, ChainBook(100.0), self.running, none)
+        parts = Parts(rank, self.directory, self.machine, ChainBook(100.0), self.running, results or none)
         self.status: Any = MagicMock()
-        applications = {"NOOP": InputUse.NONE, "SAT": InputUse.REVISIONS}
-        self.intake = Intake(parts, none, self.status, applications, CodeRule(set(), True))
+        applications = {"NOOP": InputUse.NONE, "SAT": InputUse.REVISIONS, "OTHER": InputUse.UNKNOWN}
+        self.intake = Intake(parts, self.endings, self.status, applications, CodeRule(set(), True))
 
     def _refuse(self, incoming: Incoming, error: JobFileError) -> None:
         self.refused[incoming.file_name] = str(error)
@@ -340,3 +349,47 @@ def test_more_files_are_taken_in_each_turn_where_very_many_wait(
         turns += 1
         assert turns < 10
     client.close()
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"interrupt": True},
+    {"application": "OTHER"},
+    {"name": "b"},
+    {"user": "v"},
+    {"group": "g"},
+    {"priority": 9},
+    {"incremental": True},
+]
+
+
+@pytest.mark.parametrize("change", [{}, *CHANGES])
+def test_a_job_whose_file_was_changed_by_its_owner_ends(
+    client: Client, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(intake, "_PARSED_BYTES_MAX", 0)
+    client.drop("u", "a", application="SAT", literals=[1, 0])
+    client.turns(1)
+    (live,) = client.jobs.values()
+    (path,) = (client.directory.path / "journal").iterdir()
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert client.intake.has_file(live, lambda live, now: None, client.now) is (not change)
+    told = [str(call.args[1]) for call in client.endings.lose.call_args_list]
+    assert ["changed" in text for text in told] == ([True] if change else [])
+
+
+@pytest.mark.parametrize("change", [{"interrupt": True}, {"configuration": {"proof": "/etc/x"}}])
+def test_a_kept_revision_that_was_changed_by_its_owner_stops_no_start(
+    client: Client, change: dict[str, Any]
+) -> None:
+    client.drop("u", "a", application="SAT", incremental=True, literals=[1, 0])
+    client.turns(1)
+    (live,) = client.jobs.values()
+    client.directory.reply(live.id, live.identity, Reply(b"{}"), chain=live.id)
+    folder = client.directory.path
+    client.close()
+    (path,) = (folder / "journal").glob("*.revision.*")
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    again = Client(folder.parent, results=ResultFiles(folder / "results", folder, {"SAT": ("proof",)}))
+    again.intake.restore_chains(0.0)
+    again.close()
+    assert again.log.write.call_count == 1

@@ -79,3 +79,24 @@ def test_a_job_is_handed_in_or_refused_with_a_word(api_dir: Path, store: Store, 
         path.unlink()
         store.forget(result.id)
     assert not any(submissions.iterdir())
+
+
+def test_a_path_is_checked_in_each_field_that_names_a_path(
+    api_dir: Path, store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "in.cnf").write_bytes(b"p cnf 1 1\n1 0\n")
+    inbox = api_dir / "jobs.0" / "in"
+    job = {"user": "u", "name": "n"}
+    for allowed in (None, tmp_path):
+        refused = handed_in(Jobs(api_dir, 0, store, allowed), store, job | {"file": "/etc/passwd"})
+        assert isinstance(refused, ApiError)
+        assert (refused.status, refused.field) == (403, "file")
+        assert not any(inbox.iterdir())
+    jobs = Jobs(api_dir, 0, store, tmp_path)
+    taken = handed_in(jobs, store, job | {"file": "in.cnf"})
+    assert isinstance(taken, Record)
+    (path,) = inbox.iterdir()
+    assert json.loads(path.read_bytes())["file"] == str(tmp_path / "in.cnf")
+    assert jobs.job_file(taken.id)["file"] == "in.cnf"
+    path.unlink()
+    store.forget(taken.id)

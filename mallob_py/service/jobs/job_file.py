@@ -320,7 +320,7 @@ def identity_of(user: str, name: str) -> str:
 
 def parse_job(data: bytes, applications: Mapping[str, InputUse]) -> JobFile | Interruption:
     """Check a job file against the schema and the known applications."""
-    fields = _decode(data)
+    fields = decode_fields(data)
     user = _name_part(fields, "user")
     name = _name_part(fields, "name")
     identity = identity_of(user, name)
@@ -490,7 +490,8 @@ def _check_input(
         raise JobFileError(field, f"{application} takes no input, only a configuration; leave this out")
 
 
-def _decode(data: bytes) -> dict[str, Any]:
+def decode_fields(data: bytes) -> dict[str, Any]:
+    """Return the fields of a job file, whose values may be of any type. Raises JobFileError."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -102,6 +102,12 @@ class LiveJob:
         self.reading_s = 0.0
         self.parsing_s = 0.0
 
+    def is_of(self, file: JobFile) -> bool:
+        """Tell whether a file that was read again still describes this job; its input may have changed."""
+        what = (file.identity, file.user, file.application, file.group, file.terms)
+        known = (self.identity, self.user, self.application, self.group, self.terms)
+        return what == known and (file.done, file.incremental) == (self.is_done, self.is_incremental)
+
     @property
     def name(self) -> str:
         return self.identity[len(self.user) + 1 :]

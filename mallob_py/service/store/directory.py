@@ -90,7 +90,7 @@ class JobDirectory:
         self.path = (api_dir / f"jobs.{client_index}").absolute()
         self._log = log
         self._clock = clock
-        self._size_max_bytes = size_max_bytes
+        self.size_max_bytes = size_max_bytes
         self._finished = journal.FinishedLog(self.path / journal.FINISHED)
         self._flush_policy = flush_policy or Buffered()
         self._journal = journal.Journal(self.path, self._finished, self._flush_policy)
@@ -391,14 +391,14 @@ class JobDirectory:
 
     def _data(self, file_name: str, status: os.stat_result, descriptor: int) -> bytes | JobFileError | None:
         """Return the content of a job file; None: the file is large. Raises OSError."""
-        if status.st_size > self._size_max_bytes:
+        if status.st_size > self.size_max_bytes:
             return self._too_large(file_name, status.st_size)
         if status.st_size > LARGE_BYTES:
             return None
-        return journal.read_all(descriptor, self._size_max_bytes, status.st_size)
+        return journal.read_all(descriptor, self.size_max_bytes, status.st_size)
 
     def _too_large(self, file_name: str, size_bytes: int) -> JobFileError:
-        size, most = f"{size_bytes / (1 << 20):.6g}", f"{self._size_max_bytes / (1 << 20):.6g}"
+        size, most = f"{size_bytes / (1 << 20):.6g}", f"{self.size_max_bytes / (1 << 20):.6g}"
         return JobFileError(
             "",
             f"{file_name} has {size} MB, but a job file may have at most {most} MB (see --max-job-file); "
@@ -469,6 +469,7 @@ class ThreadedDirectory:
         self.path = self._directory.path
         self.finished = self._directory.finished
         self.recovered_count = self._directory.recovered_count
+        self.size_max_bytes = self._directory.size_max_bytes
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._request_bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 

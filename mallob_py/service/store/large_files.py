@@ -44,7 +44,9 @@ class Parsed(NamedTuple):
 class LargeFiles:
     """The large files of one client. `fileno` is readable when `take` returns files."""
 
-    def __init__(self, applications: Mapping[str, InputUse]) -> None:
+    def __init__(self, applications: Mapping[str, InputUse], size_max_bytes: int) -> None:
+        """`size_max_bytes`: size to which a file may grow after it was taken, since it stays its owner's."""
+        self._size_max_bytes = size_max_bytes
         self._applications = json.dumps({name: use.value for name, use in applications.items()})
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread: threading.Thread | None = None
@@ -94,7 +96,7 @@ class LargeFiles:
             os.eventfd_write(self._bell, 1)
 
     def _parse(self, path: str) -> tuple[JobFile | Interruption | JobFileError, int]:
-        command = [*python(), "-m", __name__, path, self._applications]
+        command = [*python(), "-m", __name__, path, self._applications, str(self._size_max_bytes)]
         problem = ""
         tries = 0
         while tries < _TRIES and not self._closing.is_set():
@@ -126,12 +128,15 @@ def _decoded(data: bytes) -> JobFile | Interruption | JobFileError:
     return JobFileError(*request) if isinstance(request, tuple) else request
 
 
-def _main(path: str, applications: str) -> None:
+def _main(path: str, applications: str, size_max_bytes: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the parent
     uses = {name: InputUse(use) for name, use in json.loads(applications).items()}
     request: JobFile | Interruption | tuple[str, str, str | None, str, str]
     try:
-        request = parse_job(contents(path), uses)
+        data = contents(path, int(size_max_bytes) + 1)
+        if len(data) > int(size_max_bytes):
+            raise JobFileError("", "the file has grown beyond the bound of job files; hand in a new file")
+        request = parse_job(data, uses)
     except JobFileError as error:
         request = (error.field, error.message, error.identity, error.user, error.group)
     except OSError as error:

@@ -9,7 +9,7 @@ import pytest
 from waiting import poll_until
 
 from mallob_py.service import JobFileError
-from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, parse_job
+from mallob_py.service.jobs.job_file import JOB_FILE_BYTES_MAX, InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.store import directory as directory_module
 from mallob_py.service.store.directory import JobDirectory
 from mallob_py.service.store.large_files import LARGE_BYTES, LargeFiles, Parsed
@@ -19,7 +19,7 @@ APPLICATIONS = {"SAT": InputUse.REQUIRED}
 
 @pytest.fixture
 def files() -> Iterator[LargeFiles]:
-    opened = LargeFiles(APPLICATIONS)
+    opened = LargeFiles(APPLICATIONS, JOB_FILE_BYTES_MAX)
     yield opened
     opened.close()
 
@@ -81,7 +81,7 @@ def test_a_parser_that_dies_again_and_again_is_told(
 def test_who_closes_waits_for_no_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mallob_py.service.store.large_files.python", lambda: ["sleep", "600"])
     monkeypatch.setattr("mallob_py.service.store.large_files.__name__", "600")
-    files = LargeFiles(APPLICATIONS)
+    files = LargeFiles(APPLICATIONS, JOB_FILE_BYTES_MAX)
     files.ask(1, "600")
     poll_until(lambda: files.process is not None)
     files.close()
@@ -104,3 +104,11 @@ def test_a_large_file_is_claimed_without_being_read(tmp_path: Path, monkeypatch:
         assert Path(incoming.path).stat().st_size > LARGE_BYTES
     finally:
         directory.close()
+
+
+def test_a_file_that_has_grown_without_end_is_refused(files: LargeFiles, tmp_path: Path) -> None:
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    files.ask(1, str(tmp_path / "endless"))
+    (found,) = parsed(files, 1)
+    assert isinstance(found.request, JobFileError)
+    assert "has grown" in found.request.message
