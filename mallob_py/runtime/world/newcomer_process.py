@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -120,7 +121,7 @@ def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
     reader, writer = os.pipe()
     both = os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_CLOEXEC)
     try:
-        _fill(writer, msgspec.json.encode(begin) + b"\n")
+        _fill(writer, _line_of(begin))
         tee = subprocess.Popen(
             [*bare_python(), words_process.__file__, words],
             stdin=subprocess.PIPE,
@@ -136,6 +137,16 @@ def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
         for each in (reader, writer, both):
             os.close(each)
     return NewcomerProcess(shell, site.host, (words, tee))
+
+
+def _line_of(begin: Begin) -> bytes:
+    # msgspec encodes no names that are not UTF-8, such as those of folders.
+    return json.dumps(msgspec.to_builtins(begin)).encode() + b"\n"
+
+
+def read_begin(line: bytes) -> Begin:
+    """Return the order in a line of standard input. Raises ValueError."""
+    return msgspec.convert(json.loads(line), type=Begin)
 
 
 def _fill(pipe: int, line: bytes) -> None:
@@ -174,9 +185,9 @@ def _start_rank(
 
 def main() -> int:
     try:
-        begin = msgspec.json.decode(_first_line(), type=Begin)
+        begin = read_begin(_first_line())
         os.chdir(begin.folder)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         tell(f"standard input does not say what to run: {error}")
         return 2
     except OSError as error:

@@ -1,16 +1,16 @@
 """What a joining rank inherits from the rank that starts it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 from waiting import DEADLINE_S
 
 from mallob_py.launchers import EXIT_FILE_VARIABLE, INVITED_VARIABLE
 from mallob_py.runtime.world import newcomer_process, words_process
-from mallob_py.runtime.world.newcomer_process import Begin, Site
+from mallob_py.runtime.world.newcomer_process import Site
 
 
 class FakePopen:
@@ -49,8 +49,20 @@ def test_a_command_that_is_longer_than_a_pipe_usually_holds_comes_to_the_other_h
     monkeypatch.setattr(sys, "argv", ["mallob-py", *arguments])
     shell = ("sh", "-c", f"head -n 1 > '{tmp_path}/line'")
     newcomer_process.start(Site("node2", shell), b"", tmp_path / "words").how_ended()
-    begin = msgspec.json.decode((tmp_path / "line").read_bytes(), type=Begin)
-    assert begin.arguments == arguments
+    assert newcomer_process.read_begin((tmp_path / "line").read_bytes()).arguments == arguments
+
+
+def test_names_that_are_not_utf8_come_to_the_other_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.mkdir(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["mallob-py", folder])
+    shell = ("sh", "-c", f"head -n 1 > '{tmp_path}/line'")
+    newcomer_process.start(Site("node2", shell), b"\xff", tmp_path / "words").how_ended()
+    begin = newcomer_process.read_begin((tmp_path / "line").read_bytes())
+    assert (begin.arguments, begin.folder, begin.invitation) == ([folder], folder, b"\xff")
 
 
 def test_a_command_that_no_pipe_holds_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
