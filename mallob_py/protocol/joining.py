@@ -76,7 +76,7 @@ class Newcomer:
     def __init__(self, rank: int, me: Joining, host: Peer, patience_s: float, now: float) -> None:
         self.rank = rank
         self._me = me
-        self._host = host.address
+        self.host = host.address
         self._patience_s = _PATIENCES * patience_s
         self._heard_s = now
         self.membership = Membership(rank, None, patience_s)
@@ -116,10 +116,10 @@ class Newcomer:
             case Welcome(peers):
                 self.welcome = message
                 for peer in peers:
-                    if peer.address != self._host:
+                    if peer.address != self.host:
                         self._unaware.add(peer.address)
                         self._connect(peer)
-                self._note(self._host)
+                self._note(self.host)
             case Noted():
                 self._note(rank)
             case Joining(process, host, place):
@@ -146,12 +146,12 @@ class Newcomer:
     def _note(self, rank: int) -> None:
         self._unaware.discard(rank)
         if not self._unaware:
-            self._say(self._host, Connected())
+            self._say(self.host, Connected())
 
     def _lose(self, rank: int, now: float) -> None:
         if self.generation is not None:
             return
-        if rank == self._host and not self.membership.is_halted:
+        if rank == self.host and not self.membership.is_halted:
             self.effects.append(Refused(f"rank {rank}, which has started rank {self.rank}, is gone"))
             return
         self._change(Lost(rank), now)

@@ -202,7 +202,7 @@ class Carrier:
     def leave(self, leavers: Iterable[int], timeout_s: float = 1.0) -> None:
         """Leave when this rank's messages have reached all ranks except `leavers`, which leave, too.
 
-        The last rank of a host removes the host's folder.
+        The last rank of a host removes the host's folder, but not under a newcomer that has just joined it.
         """
         self._closed = True
         for each in leavers:
@@ -210,10 +210,7 @@ class Carrier:
                 self.give_up_on(each)
         self._flush_to_all(time.monotonic() + timeout_s)
         self._hang_up()
-        if all(each in self._lost or self.hosts[each] != self.hosts[self.rank] for each in self._others()):
-            self.folder.remove()
-        else:
-            self.folder.leave()
+        self.folder.leave()
 
     def _give_up_on_dead(self) -> None:
         """Give up on ranks whose processes have ended."""

@@ -17,6 +17,7 @@ or a pause of the whole service, no rank is accused.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import math
 import os
 import select
@@ -134,7 +135,7 @@ class Ring:
         if self._pulse is None:
             self._pulse = _pulse_file()
         if self._pulse != _NO_FILE:
-            os.utime(self._pulse)
+            _touch(self._pulse)
         silent = [rank for rank, watch in self._watches.items() if watch.is_silent(now)]
         self._look_as_far_as_needed()
         return silent
@@ -156,16 +157,23 @@ def _pulse_file() -> int:
     path = os.environ.get(EXIT_FILE_VARIABLE)
     if path is None:
         return _NO_FILE
-    flags = os.O_WRONLY | os.O_CLOEXEC
     try:
-        try:
-            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            return os.open(path, flags)
-        os.write(descriptor, RUNNING)
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_CREAT, 0o600)
     except OSError:
         return _NO_FILE  # the launching process is on another host
-    return descriptor
+
+
+def _touch(pulse: int) -> None:
+    """Renew the file's time of change, which needs no room on its disk; write RUNNING into an empty file."""
+    if os.fstat(pulse).st_size == 0:
+        with contextlib.suppress(OSError):  # no room: a later beat tries again
+            fcntl.flock(pulse, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                if os.fstat(pulse).st_size == 0:  # a rank that leaves may have written its exit code
+                    os.pwrite(pulse, RUNNING, 0)
+            finally:
+                fcntl.flock(pulse, fcntl.LOCK_UN)
+    os.utime(pulse)
 
 
 #: environment variable with the user's name for the host of a newcomer

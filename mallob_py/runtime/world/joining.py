@@ -101,6 +101,10 @@ def _play(newcomer: Newcomer, links: Links, carrier: Carrier) -> None:
                 waiting.append(arrival)
         for rank in carrier.take_lost():
             newcomer.handle(RankLost(rank, "is gone"), time.monotonic())
+        if newcomer.generation is None and links.has_left(newcomer.host):
+            links.part()  # the host waits for the end of messages
+            carrier.flush()
+            raise JoinError(f"rank {newcomer.host}, which has started rank {newcomer.rank}, has ended")
         newcomer.handle(TimeCame(), time.monotonic())
         _do_all(newcomer, links, carrier)
     carrier.flush()

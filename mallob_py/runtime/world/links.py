@@ -642,6 +642,11 @@ class Links:
                 link.has_sent_last = True
                 self._owed.add(link)
 
+    def has_left(self, peer: int) -> bool:
+        """Tell whether a connected peer has called `part`."""
+        link = self._links.get(peer)
+        return link is not None and link.has_left
+
     def has_parted(self) -> bool:
         """Tell whether all remaining peers have called `part`, too, and all messages to them are written."""
         left = [link for link in self._links.values() if not link.is_given_up and not link.is_gone]

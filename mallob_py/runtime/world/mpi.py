@@ -320,17 +320,11 @@ def leave(rank: int, exit_code: int, closed: bool, speaker: int = 0) -> NoReturn
     """End this process. `closed`: the return value of `Transport.close`.
 
     In a world of `launch_world`, only the exit code of rank `speaker` counts; if that rank has died or hangs,
-    that of the first rank that leaves. In other worlds, `exit_code` is this process's exit code.
+    that of the first rank that leaves. In other worlds, or if the speaker cannot write the exit file,
+    `exit_code` is this process's exit code.
     """
     exit_file = os.environ.get(EXIT_FILE_VARIABLE)
-    if exit_file:
-        mode = os.O_RDWR | os.O_CREAT * (rank == speaker)
-        with contextlib.suppress(OSError), open(os.open(exit_file, mode, 0o600), "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if rank == speaker or file.read() == RUNNING:
-                file.seek(0)
-                file.truncate()
-                file.write(b"%d\n" % exit_code)
+    if exit_file and (_report(exit_file, exit_code, is_speaker=rank == speaker) or rank != speaker):
         exit_code = 0
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
@@ -345,6 +339,23 @@ def leave(rank: int, exit_code: int, closed: bool, speaker: int = 0) -> NoReturn
         # which kills all ranks if one rank does not leave.
         ctypes.PyDLL(None).exit(exit_code)
     os._exit(exit_code)
+
+
+def _report(exit_file: str, exit_code: int, *, is_speaker: bool) -> bool:
+    """Write the exit code if no rank has written one or this rank is the speaker; return whether that worked.
+
+    The code overwrites RUNNING before the file is shortened: so a full disk does not matter.
+    """
+    try:
+        with open(os.open(exit_file, os.O_RDWR | os.O_CREAT * is_speaker, 0o600), "r+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if is_speaker or file.read() == RUNNING:
+                line = b"%d\n" % exit_code
+                os.pwrite(file.fileno(), line.ljust(len(RUNNING)), 0)
+                file.truncate(len(line))
+    except OSError:
+        return False
+    return True
 
 
 def abort_world(exit_code: int) -> NoReturn:

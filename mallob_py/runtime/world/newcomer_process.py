@@ -11,6 +11,9 @@ the other host; when the rank ends, guard and shell end. The shell outlives the 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -118,7 +121,7 @@ def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
     reader, writer = os.pipe()
     both = os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.write(writer, msgspec.json.encode(begin) + b"\n")
+        _fill(writer, _line_of(begin))
         tee = subprocess.Popen(
             [*bare_python(), words_process.__file__, words],
             stdin=subprocess.PIPE,
@@ -134,6 +137,25 @@ def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
         for each in (reader, writer, both):
             os.close(each)
     return NewcomerProcess(shell, site.host, (words, tee))
+
+
+def _line_of(begin: Begin) -> bytes:
+    # msgspec encodes no names that are not UTF-8, such as those of folders.
+    return json.dumps(msgspec.to_builtins(begin)).encode() + b"\n"
+
+
+def read_begin(line: bytes) -> Begin:
+    """Return the order in a line of standard input. Raises ValueError."""
+    return msgspec.convert(json.loads(line), type=Begin)
+
+
+def _fill(pipe: int, line: bytes) -> None:
+    """Write a line into an empty pipe that no process reads yet. Raises OSError if the line is too long."""
+    os.set_blocking(pipe, False)
+    with contextlib.suppress(OSError):  # the user may not have such a large pipe: the write will be short
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, len(line))
+    if len(line) > _LINE_BYTES_MAX or os.write(pipe, line) < len(line):
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
 
 
 def _newcomers_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -163,9 +185,9 @@ def _start_rank(
 
 def main() -> int:
     try:
-        begin = msgspec.json.decode(_first_line(), type=Begin)
+        begin = read_begin(_first_line())
         os.chdir(begin.folder)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         tell(f"standard input does not say what to run: {error}")
         return 2
     except OSError as error:

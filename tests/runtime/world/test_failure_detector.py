@@ -1,15 +1,22 @@
 """Detection of silent ranks: silence counts only while the watching rank itself runs."""
 
+import errno
 import math
+import os
 from pathlib import Path
 
 import pytest
 
 from mallob_py.launchers import EXIT_FILE_VARIABLE
+from mallob_py.runtime.world.exit_file import ExitFile, Said
 from mallob_py.runtime.world.failure_detector import Ring, Watch
 from mallob_py.runtime.world.mpi import RUNNING
 
 MEMBERS = (0, 1, 2)
+
+
+def no_room(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def first_alarm_s(watch: Watch, looks_s: list[float]) -> float:
@@ -139,6 +146,22 @@ def test_the_first_rank_that_beats_tells_the_launching_process_that_the_world_ha
     while file.stat().st_mtime_ns == before_ns:
         first.beat(1.0)
     assert file.read_bytes() == b"0\n"
+
+
+def test_a_rank_shows_that_it_lives_though_the_disk_of_the_file_is_full_and_later_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = ExitFile(tmp_path, 10.0)
+    monkeypatch.setenv(EXIT_FILE_VARIABLE, file.environment[EXIT_FILE_VARIABLE])
+    ring = Ring(0, MEMBERS)
+    with monkeypatch.context() as full:
+        for write in ("write", "pwrite"):
+            full.setattr(os, write, no_room)
+        for second in range(60):
+            ring.beat(float(second))
+            assert not file.is_silent(float(second))
+    ring.beat(60.0)
+    assert file.said() == Said(None, True)
 
 
 def test_a_launching_process_on_another_host_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,10 @@ TURNS_MAX = 100
 class Time:
     """A stand-in for `time` and `select`, by which each turn takes a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: Callable[[], object] = lambda: None) -> None:
+        """`turn` is called in each turn."""
         self.turns = 0
+        self._turn = turn
 
     def monotonic(self) -> float:
         return float(self.turns)
@@ -31,6 +33,7 @@ class Time:
     def select(self, *_: object) -> None:
         self.turns += 1
         assert self.turns < TURNS_MAX, "it waits for ever"
+        self._turn()
 
 
 @pytest.fixture
@@ -44,12 +47,33 @@ def host() -> Iterator[Links]:
         links.close()
 
 
-def test_a_newcomer_to_whom_nobody_speaks_ends(host: Links, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the newcomer would stay for ever if its host hangs or has forgotten it."""
-    time = Time()
+def join(host: Links, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "time", time)
     monkeypatch.setattr(joining, "select", time)
     invitation = Invitation(7, SECRET, Peer(0, 0, process_here(), host.place), 1, False, "session", 0.0)
+    joining.join(invitation, None, PATIENCE_S)
+
+
+def test_a_newcomer_to_whom_nobody_speaks_ends(host: Links, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the newcomer would stay for ever if its host hangs or has forgotten it."""
+    time = Time()
     with pytest.raises(JoinError, match="rank 7 was not taken in"):
-        joining.join(invitation, None, PATIENCE_S)
+        join(host, time, monkeypatch)
     assert time.turns >= 3 * PATIENCE_S
+
+
+def test_a_newcomer_ends_at_once_with_a_host_that_ends_in_order(
+    host: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def part() -> None:
+        list(host.receive())
+        assert host.has(7)
+        host.part()
+        host.flush()
+
+    time = Time(part)
+    with pytest.raises(JoinError, match="rank 0, which has started rank 7, has ended"):
+        join(host, time, monkeypatch)
+    assert time.turns == 1
+    list(host.receive())
+    assert host.has_parted(), "the host need not wait for the newcomer"

@@ -10,12 +10,24 @@ import pytest
 from mallob_py.launchers import EXIT_FILE_VARIABLE
 from mallob_py.runtime.world.mpi import RUNNING
 
+#: code after which a process cannot write any file
+NO_ROOM = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+"""
+
+
+def leave(rank: int, code: int, file: Path, *, speaker: int = 0, before: str = "") -> int:
+    """Let a rank leave without meeting the others; return the exit code of its process."""
+    program = f"from mallob_py.runtime.world.mpi import leave; leave({rank}, {code}, False, {speaker})"
+    env = dict(os.environ) | {EXIT_FILE_VARIABLE: str(file)}
+    return subprocess.run([sys.executable, "-c", before + program], env=env, check=False).returncode
+
 
 def left_by(rank: int, code: int, file: Path, *, speaker: int = 0) -> str:
     """Let a rank leave without meeting the others; return the content of the exit file."""
-    program = f"from mallob_py.runtime.world.mpi import leave; leave({rank}, {code}, False, {speaker})"
-    env = dict(os.environ) | {EXIT_FILE_VARIABLE: str(file)}
-    assert subprocess.run([sys.executable, "-c", program], env=env, check=False).returncode == 0
+    assert leave(rank, code, file, speaker=speaker) == 0
     return file.read_text()
 
 
@@ -43,3 +55,9 @@ def test_the_rank_that_speaks_is_right_even_if_it_comes_last(file: Path) -> None
 def test_no_file_is_made_where_the_world_never_came_up(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         left_by(1, 0, tmp_path / "exit-code")
+
+
+def test_an_exit_code_that_cannot_be_written_is_that_of_the_process(file: Path) -> None:
+    assert leave(0, 10, file, before=NO_ROOM) == 10
+    assert file.read_bytes() == RUNNING
+    assert leave(1, 10, file, before=NO_ROOM) == 0, "another rank speaks"

@@ -17,6 +17,8 @@ from other_user import NOBODY, as_nobody, folder_for_all, needs_root
 from waiting import DEADLINE_S
 
 from mallob_py.runtime.world import session_folder
+from mallob_py.runtime.world.carrier import Carrier
+from mallob_py.runtime.world.links import Links
 from mallob_py.runtime.world.mpi import LaunchError
 from mallob_py.runtime.world.mpich_files import forget_shared, sweep_shared, unlink_if_same
 from mallob_py.runtime.world.session_folder import PrivateFolder, sweep, temporary_folder
@@ -300,6 +302,17 @@ def test_the_last_one_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
     assert second.path.is_dir()
     second.leave()
     assert not second.path.exists()
+
+
+def test_the_last_known_rank_of_a_host_leaves_the_folder_to_one_that_it_does_not_know_yet(
+    tmp_path: Path,
+) -> None:
+    mine = PrivateFolder.create(tmp_path)
+    newcomers = PrivateFolder.join(mine.path)
+    Carrier(5, {0: 0, 5: 5}, mine, Links(5)).leave((5,))
+    assert newcomers.path.is_dir()
+    Carrier(6, {0: 0, 6: 5}, newcomers, Links(6)).leave((6,))
+    assert not newcomers.path.exists()
 
 
 def test_a_start_without_room_in_shared_memory_leaves_no_folder(
