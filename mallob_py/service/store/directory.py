@@ -326,8 +326,9 @@ class JobDirectory:
         try:
             claims = self._journal.claim(names, self._ids, self._in.rested(now))
         except OSError as error:
-            for name in names:
-                self._put_off(name, error, now)
+            if len(names) > 1:  # perhaps only one of the files cannot be claimed
+                return [incoming for name in names for incoming in self._claim_all([name], now)]
+            self._put_off(names[0], error, now)
             return []
         put_off = self._in.put_off_names
         claimed: list[tuple[entries.Claimed, str, os.stat_result | None]] = []

@@ -241,28 +241,56 @@ def test_a_file_that_was_withdrawn_is_forgotten(open_directory: Open, log: list[
     assert log == []
 
 
+@pytest.mark.parametrize("flush_policy", [Buffered(), Durable()], ids=["buffered", "durable"])
 def test_folders_pipes_sockets_and_dead_links_get_an_error_and_leave(
-    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch, flush_policy: FlushPolicy
 ) -> None:
-    directory = open_directory()
+    directory = open_directory(flush_policy=flush_policy)
     inbox = directory.path / "in"
     (inbox / "folder").mkdir()
     (inbox / "folder" / "precious").write_text("x")
     os.mkfifo(inbox / "pipe")
     os.symlink("/nowhere/at/all", inbox / "link")
+    os.symlink("loop", inbox / "loop")
+    os.symlink("/dev/null/below", inbox / "below")
+    os.symlink("x" * 300, inbox / "long")
     monkeypatch.chdir(inbox)  # because the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
     clock.now += 100
     for incoming in directory.take():
         answer(directory, incoming)
-    names = {"folder.error.json", "pipe.error.json", "link.error.json", "socket.error.json"}
-    assert set(replies(directory)) == names
+    directory.take()
+    names = ("folder", "pipe", "link", "loop", "below", "long", "socket")
+    assert set(replies(directory)) == {f"{name}.error.json" for name in names}
     assert left_over(directory) == []
     (kept,) = (directory.path / "refused").iterdir()
     assert (kept / "precious").exists()
     clock.now += 100
     assert directory.take() == []
+
+
+def test_a_file_that_cannot_be_flushed_holds_up_and_blames_no_other_file(
+    open_directory: Open, clock: Clock, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory(flush_policy=Durable())
+    for name in "abc":
+        drop(directory, f"{name}.json", text(name))
+    fsync = os.fsync
+
+    def fail_for_one(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("b.json"):
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    with monkeypatch.context() as trouble:
+        trouble.setattr(os, "fsync", fail_for_one)
+        assert [incoming.file_name for incoming in directory.take()] == ["a.json", "c.json"]
+        clock.now += 2
+        assert directory.take() == []
+    assert ["b.json" in line for line in log] == [True]
+    clock.now += 2
+    assert [incoming.file_name for incoming in directory.take()] == ["b.json"]
 
 
 def test_an_unreadable_file_gets_an_error(open_directory: Open, monkeypatch: pytest.MonkeyPatch) -> None:
