@@ -243,12 +243,22 @@ class JobDirectory:
         except OSError as error:
             self._log(f"cannot remove file {internal_id} from the journal: {error.strerror}")
 
+    def is_unpublished(self, identity: str) -> bool:
+        """Tell whether a reply of this name has yet to come to `out/`."""
+        return entries.reply_name(identity) in self._replies.targets
+
+    def await_reply(self, identity: str) -> None:
+        """Note that another thread will call `reply` or `refuse` for this name; callable from any thread."""
+        self._replies.targets.add(entries.reply_name(identity))
+
     def came_before_reply(self, incoming: Incoming, identity: str) -> bool:
-        """Tell whether a new file was put into `in/` before the present reply of this name came to `out/`.
+        """Tell whether a file was put into `in/` before the last reply of this name came to `out/`.
 
         All times are of renames in one file system. A reply from the future proves nothing: the clock of the
         file system was set back.
         """
+        if self.is_unpublished(identity):
+            return True
         try:
             replied_s = os.stat(f"{self._out}/{entries.reply_name(identity)}").st_ctime
             # The folder changed last when the new file was moved into it.
@@ -508,6 +518,9 @@ class ThreadedDirectory:
     def replied(self, identity: str) -> str | None:
         return self._directory.replied(identity)
 
+    def is_unpublished(self, identity: str) -> bool:
+        return self._directory.is_unpublished(identity)
+
     def came_before_reply(self, incoming: Incoming, identity: str) -> bool:
         return self._directory.came_before_reply(incoming, identity)
 
@@ -530,6 +543,7 @@ class ThreadedDirectory:
         on_decided: Callable[[], None] | None = None,
     ) -> None:
         """Publish a reply; `on_decided` is called by the thread."""
+        self._directory.await_reply(identity)
         self._request(partial(self._directory.reply, internal_id, identity, reply, chain, on_decided))
 
     def save(self, internal_id: int, checkpoint: bytes) -> None:
@@ -542,6 +556,8 @@ class ThreadedDirectory:
         return self._directory.saved(internal_id)
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
+        if error.identity:
+            self._directory.await_reply(error.identity)
         self._request(partial(self._directory.refuse, incoming, error))
 
     def dismiss(self, internal_id: int, answered: int | None = None) -> None:

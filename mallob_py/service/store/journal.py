@@ -451,6 +451,8 @@ class Replies:
         self._log = log
         self._clock = clock
         self._unpublished: dict[int, _Unpublished] = {}
+        #: targets of unpublished replies, also of replies that another thread is about to add
+        self.targets: set[str] = set()
         #: heap of (time of the next try, job), except for replies that are being written just now
         self._due: list[tuple[float, int]] = []
         self._next_probe_s = -math.inf
@@ -464,6 +466,7 @@ class Replies:
 
     def add(self, decided: Decided, reply: Reply, on_decided: Callable[[], None] | None = None) -> None:
         """Add a reply; `on_decided` is called after it is in the journal and before it is published."""
+        self.targets.add(decided.target)
         item = self._unpublished[decided.internal_id] = _Unpublished(
             decided,
             self._journal.path(decided),
@@ -488,6 +491,7 @@ class Replies:
     def add_recovered(self, decided: Iterable[Decided]) -> None:
         """Add replies that a former service left in the journal."""
         for entry in decided:
+            self.targets.add(entry.target)
             item = _Unpublished(entry, self._journal.path(entry), None)
             self._unpublished[entry.internal_id] = item
             self._await(item)
@@ -552,6 +556,7 @@ class Replies:
             try:
                 self._publish(item)
                 del self._unpublished[item.decided.internal_id]
+                self.targets.discard(item.decided.target)
                 self._hasten()
             except OSError as error:
                 self._postpone(item, error)
