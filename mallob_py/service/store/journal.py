@@ -321,7 +321,6 @@ class Journal:
             self._finished.append(identity, Outcome.RESULT.value)
             self._flush([self._finished.path])
             _move(self.path(claimed), self.path(end))
-            del self._claimed[claimed.internal_id]
             self._flush([self._own])
         kept = self._kept.get(chain, [])
         while kept:  # the last revision first, so that the rest is a chain
@@ -331,6 +330,7 @@ class Journal:
         if end is not None:
             self._flush([self._own])
             _remove(self.path(end))
+            del self._claimed[end.internal_id]  # only now, so that each step above can be repeated
 
     def recover(self, log: Callable[[str], None]) -> tuple[list[Claimed], list[Decided], list[Decided]]:
         """Return what a former service left: files to run again, replies to publish, damaged replies."""
@@ -487,6 +487,12 @@ class Replies:
             call()
         else:
             item.on_decided.append(call)
+
+    def check_decided(self, chain: int) -> None:
+        """Raise OSError if the reply of a chain's revision has yet to be written to the journal."""
+        for item in self._unpublished.values():
+            if item.reply is not None and item.decided.chain == chain:
+                raise OSError(errno.EAGAIN, f"the reply {item.decided.target} cannot be written")
 
     def add_recovered(self, decided: Iterable[Decided]) -> None:
         """Add replies that a former service left in the journal."""

@@ -773,6 +773,62 @@ def _no_room(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.parametrize("failing", ["FinishedLog.append", "_move", "_remove", "write_file"])
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_chain_that_ends_while_the_disk_is_full_is_gone_once_there_is_room(
+    open_directory: Open,
+    clock: Clock,
+    log: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    failing: str,
+    is_closed: bool,
+) -> None:
+    directory = open_directory()
+    for name in ("first", "second", "end"):
+        drop(directory, f"{name}.json", text(name))
+        clock.now += 1
+    first, second, end = directory.take()
+    directory.reply(first.internal_id, "u.first", Reply(b"{}"), first.internal_id)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(SpareFile, "put", lambda *_: False)
+        full_disk.setattr(f"mallob_py.service.store.journal.{failing}", _no_room)
+        directory.reply(second.internal_id, "u.second", Reply(b"{}"), first.internal_id)
+        directory.end_chain(first.internal_id, end.internal_id, "u.end")
+        for _ in range(100):
+            clock.now = max(clock.now, directory.deadline_s)
+            directory.take()
+    assert len([line for line in log if "chain" in line]) == 1
+    if is_closed:
+        directory.close()
+    else:
+        clock.now += 30
+        directory.take()
+        clock.now += 30
+        directory.take()
+    assert left_over(directory) == []
+    assert set(replies(directory)) == {"u.first.json", "u.second.json"}
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_file_without_a_reply_that_cannot_be_dropped_now_is_dropped_later(
+    open_directory: Open, clock: Clock, log: list[str], monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    directory = open_directory()
+    drop(directory, "stop.json", text())
+    (stop,) = directory.take()
+    with monkeypatch.context() as trouble:
+        trouble.setattr(os, "unlink", _no_room)
+        directory.dismiss(stop.internal_id)
+        assert directory.deadline_s <= clock.now + 1
+    if is_closed:
+        directory.close()
+    else:
+        clock.now = directory.deadline_s
+        directory.take()
+    assert left_over(directory) == []
+    assert len(log) == 1
+
+
 def test_a_folder_of_thousands_is_listed_in_parts_and_taken_oldest_first(
     open_directory: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
