@@ -79,12 +79,12 @@ class FinishedLog:
         """Return the outcomes ("": unknown) of ended jobs by identity, oldest first; {}: no such file."""
         try:
             own_folder.remove_if_foreign(self.path)  # another user's file could claim that jobs have ended
-            text = own_folder.read_file(self.path).decode("utf-8", "replace")
+            data = own_folder.read_file(self.path)
         except FileNotFoundError:
             return {}
-        lines = text.split("\n")
+        lines = data.decode("utf-8", "replace").split("\n")
         if lines.pop():  # the last line was cut off
-            self._rewrite(lines)
+            os.ftruncate(self._opened(), data.rfind(b"\n") + 1)
         self._line_count = len(lines)
         ended: dict[str, str] = {}
         for line in lines[-KEEP_MAX:]:
@@ -94,23 +94,32 @@ class FinishedLog:
         return ended
 
     def append(self, identity: str, outcome: str) -> None:
-        if self._descriptor < 0:
-            self._descriptor = own_folder.open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        os.write(self._descriptor, f"{identity}{_BETWEEN}{outcome}\n".encode())
+        """Append a line, as a whole or not at all. Raises OSError."""
+        descriptor = self._opened()
+        line = f"{identity}{_BETWEEN}{outcome}\n".encode()
+        if (written_bytes := os.write(descriptor, line)) < len(line):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - written_bytes)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         self._line_count += 1
         if self._line_count > 2 * KEEP_MAX:
-            self._rewrite(own_folder.read_file(self.path).decode("utf-8", "replace").splitlines())
+            self._drop_oldest(own_folder.read_file(self.path).decode("utf-8", "replace").splitlines())
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _rewrite(self, lines: list[str]) -> None:
+    def _opened(self) -> int:
+        if self._descriptor < 0:
+            self._descriptor = own_folder.open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        return self._descriptor
+
+    def _drop_oldest(self, lines: list[str]) -> None:
         kept = lines[-KEEP_MAX:]
-        own_folder.replace_file(self.path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
         self._line_count = len(kept)
-        self.close()  # the open descriptor belongs to the replaced file
+        with contextlib.suppress(OSError):  # the next try comes after `KEEP_MAX` further lines
+            own_folder.replace_file(self.path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
+            self.close()  # the open descriptor belongs to the replaced file
 
 
 def ended_before(client_dir: Path) -> Callable[[str], bool]:

@@ -25,6 +25,7 @@ from mallob_py.service.store import in_folder, journal
 from mallob_py.service.store.directory import Incoming, JobDirectory, orphaned_folders
 from mallob_py.service.store.flush_policy import Buffered, Durable, FlushPolicy
 from mallob_py.service.store.in_folder import REST_S, Watching, file_system_type, is_remote
+from mallob_py.service.store.journal import FinishedLog
 from mallob_py.service.store.spare_file import SpareFile
 
 APPLICATIONS = {"NOOP": InputUse.NONE}
@@ -827,6 +828,50 @@ def test_a_file_without_a_reply_that_cannot_be_dropped_now_is_dropped_later(
         directory.take()
     assert left_over(directory) == []
     assert len(log) == 1
+
+
+def test_a_line_of_an_ended_job_for_which_there_is_no_room_leaves_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = FinishedLog(tmp_path / ".finished")
+    finished.append("u.a", "result")
+    write = os.write
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:4]))
+        with pytest.raises(OSError, match="No space left on device"):
+            finished.append("u.bbbb", "result")
+    finished.append("u.c", "result")
+    finished.close()
+    assert FinishedLog(tmp_path / ".finished").load() == {"u.a": "result", "u.c": "result"}
+
+
+def test_a_cut_line_of_an_ended_job_is_dropped_without_any_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / ".finished"
+    path.write_text("u.a\tresult\nu.cut")
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("mallob_py.service.store.own_folder.replace_file", _no_room)
+        finished = FinishedLog(path)
+        assert finished.load() == {"u.a": "result"}
+    finished.append("u.b", "result")
+    finished.close()
+    assert path.read_text() == "u.a\tresult\nu.b\tresult\n"
+
+
+def test_ended_jobs_are_noted_also_while_there_is_no_room_to_drop_the_oldest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "KEEP_MAX", 2)
+    finished = FinishedLog(tmp_path / ".finished")
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("mallob_py.service.store.own_folder.replace_file", _no_room)
+        for number in range(9):
+            finished.append(f"u.{number}", "result")
+    finished.append("u.9", "result")
+    finished.append("u.10", "result")
+    finished.close()
+    assert (tmp_path / ".finished").read_text() == "u.9\tresult\nu.10\tresult\n"
 
 
 def test_a_folder_of_thousands_is_listed_in_parts_and_taken_oldest_first(
