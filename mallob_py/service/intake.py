@@ -306,8 +306,10 @@ class Intake:
             user, name = request.user, request.name
         elif user and error.identity is not None:
             name = error.identity.removeprefix(f"{user}.")
-        if error.identity is not None and error.identity in self._holds:
-            # The reply file of this identity belongs to the live job.
+        if error.identity is not None and (
+            error.identity in self._holds or self._directory.is_unpublished(error.identity)
+        ):
+            # The reply file of this identity belongs to another job.
             error = JobFileError(error.field, error.message)
         self._running.end(incoming.internal_id)
         if isinstance(request, Interruption) and request.is_quiet:

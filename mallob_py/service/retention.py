@@ -119,12 +119,13 @@ class Retention:
         self.deadline_s = now + _PERIOD_S
 
     def _steps(self) -> Iterator[None]:
-        before_s = self._clock() - self._keep_s
+        now_s = self._clock()
+        before_s = now_s - self._keep_s
         for name in HISTORY_FILES:
             path = self._client_dir / name
             with suppress(OSError):  # the next sweep tries again
                 end_bytes = 0
-                for job, end_bytes in old_lines(path, before_s):  # noqa: B007 (the last one counts)
+                for job, end_bytes in old_lines(path, before_s, now_s):  # noqa: B007 (the last one counts)
                     if job is not None:
                         self._forget(job, before_s)
                     yield

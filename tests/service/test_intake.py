@@ -1,8 +1,10 @@
 """A client takes in files by age, up to a bound; files that name other jobs find these jobs."""
 
+import errno
 import itertools
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from waiting import poll_until
+from waiting import DEADLINE_S, poll_until
 
 from mallob_py.protocol.job_life import Happening, JobState
 from mallob_py.service import JobFileError, intake
@@ -23,8 +25,10 @@ from mallob_py.service.jobs.job_file import InputUse
 from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import Reply, ResultFiles
 from mallob_py.service.parts import Parts
+from mallob_py.service.store import journal
 from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
 from mallob_py.service.store.in_folder import Watching
+from mallob_py.service.store.spare_file import SpareFile
 
 WAITING_MAX = 10
 #: number of files that a thread may have claimed in advance
@@ -47,6 +51,7 @@ class Client:
         self.log: Any = MagicMock()
         self.interrupted: list[str] = []
         self.refused: dict[str, str] = {}
+        self.refused_identities: list[str | None] = []
         self._numbers = itertools.count()
 
         def opened(log: Callable[[str], None]) -> JobDirectory:
@@ -70,6 +75,7 @@ class Client:
 
     def _refuse(self, incoming: Incoming, error: JobFileError) -> None:
         self.refused[incoming.file_name] = str(error)
+        self.refused_identities.append(error.identity)
 
     def drop(self, user: str, name: str, **fields: Any) -> None:
         content = {"user": user, "name": name} | (fields or {"application": "NOOP"})
@@ -319,6 +325,52 @@ def test_a_withdrawn_file_is_not_missed(client: Client) -> None:
         client.turns(3)
     assert ended == [f"u.{number}" for number in range(30)]
     assert client.refused == {}
+
+
+@pytest.mark.parametrize("fields", [{}, {"application": "NOSUCH"}], ids=["good", "bad"])
+def test_a_name_is_not_free_before_the_reply_of_its_job_is_out(
+    client: Client, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str]
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    reply = client.directory.path / "out" / "u.a.json"
+    client.drop("u", "a")
+    client.turns()
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(journal, "write_file", no_room)
+        full_disk.setattr(SpareFile, "put", lambda *_: False)
+        assert client.begin(1) == ["u.a"]
+        client.drop("u", "a", **fields)
+        client.turns()
+        assert client.identities == set()
+    assert len(client.refused) == 1
+    assert client.refused_identities == [None], "the refusal would replace the reply"
+    poll_until(lambda: bool(client.turns() or reply.exists()))
+    client.refused.clear()
+    client.drop("u", "a")
+    client.turns()
+    assert client.identities == {"u.a"}
+
+
+def test_a_name_is_not_free_before_a_slow_disk_has_the_reply(tmp_path: Path) -> None:
+    client = Client(tmp_path, is_threaded=True)
+    may_go_on = threading.Event()
+
+    def stall() -> None:
+        assert may_go_on.wait(DEADLINE_S)
+
+    client.drop("u", "a")
+    poll_until(lambda: bool(client.turns() or client.jobs))
+    client.drop("u", "a")
+    poll_until(lambda: client.files == 0)
+    client.directory.in_turn(stall)
+    assert client.begin(1) == ["u.a"]
+    poll_until(lambda: bool(client.turns() or client.refused or client.jobs))
+    assert client.identities == set()
+    may_go_on.set()
+    poll_until((tmp_path / "jobs.0" / "out" / "u.a.json").exists)
+    client.close()
 
 
 def test_a_threaded_client_is_bounded_as_well(tmp_path: Path) -> None:

@@ -74,6 +74,23 @@ def test_a_history_without_young_lines_goes_whole_and_a_refused_file_too(house: 
     assert not [*(house.box / "out").iterdir()]
 
 
+def test_a_line_of_a_clock_that_was_years_ahead_keeps_no_old_job(house: House) -> None:
+    house.ended(1, NOW_S + 3650 * DAY_S)
+    reply = house.reply(2, OLD_S)
+    house.ended(3, NOW_S + 3650 * DAY_S)
+    house.ended(4, YOUNG_S)
+    house.sweep()
+    assert not reply.exists()
+    assert [job.id for job in read_history(house.box.parent)] == [4, 3]
+
+
+def test_a_clock_that_is_years_behind_removes_no_line(house: House) -> None:
+    for number in range(5):
+        house.ended(number, NOW_S + 3650 * DAY_S)
+    house.sweep()
+    assert len(read_history(house.box.parent)) == 5
+
+
 def test_a_later_reply_of_the_same_name_stays(house: House) -> None:
     reply = house.reply(1, OLD_S)
     os.utime(reply, (YOUNG_S, YOUNG_S))

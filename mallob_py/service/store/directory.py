@@ -97,6 +97,9 @@ class JobDirectory:
         self._out = os.fspath(self._journal.out_dir)
         self._replies = journal.Replies(self._journal, self._flush_policy, log, clock)
         self._checkpoints = Checkpoints(self.path, self._flush_policy, log, clock)
+        #: failed removals of files from the journal, the time of their next try, and the delay before that
+        self._removals: list[Callable[[], None]] = []
+        self._removals_due_s, self._removal_delay_s = math.inf, journal.RETRY_DELAY_MIN_S
         self._closed = False
         self._next_look_at_folder_s = clock() + RESCAN_INTERVAL_S
         try:
@@ -135,11 +138,34 @@ class JobDirectory:
 
     def end_chain(self, chain: int, internal_id: int | None = None, identity: str = "") -> None:
         """Drop all files of a chain, and the claimed file that ends the chain, if there is one."""
+        self._remove(f"chain {chain}", partial(self._end_chain, chain, internal_id, identity))
+
+    def _end_chain(self, chain: int, internal_id: int | None, identity: str) -> None:
         self._replies.finish_due()
+        self._replies.check_decided(chain)  # a later reply would keep its revision's file
+        self._journal.end_chain(chain, internal_id, identity)
+
+    def _remove(self, what: str, removal: Callable[[], None]) -> None:
+        """Remove something from the journal, now or, if that fails, at a later `take`."""
         try:
-            self._journal.end_chain(chain, internal_id, identity)
+            removal()
         except OSError as error:
-            self._log(f"cannot remove chain {chain} from the journal: {error.strerror}")
+            self._log(f"cannot remove {what} from the journal: {error.strerror}; trying again")
+            self._removals.append(removal)
+            self._removals_due_s = min(self._removals_due_s, self._clock() + journal.RETRY_DELAY_MIN_S)
+        self._note_deadline()
+
+    def _remove_again(self, now: float) -> None:
+        """Try all failed removals again."""
+        removals, self._removals = self._removals, []
+        for removal in removals:
+            try:
+                removal()
+            except OSError:
+                self._removals.append(removal)
+        delay_s = min(2 * self._removal_delay_s, journal.RETRY_DELAY_MAX_S)
+        self._removal_delay_s = delay_s if self._removals else journal.RETRY_DELAY_MIN_S
+        self._removals_due_s = now + delay_s if self._removals else math.inf
 
     @property
     def recovered_count(self) -> int:
@@ -157,7 +183,8 @@ class JobDirectory:
 
     def _note_deadline(self) -> None:
         is_due = self._has_room and (self._recovered or len(self._in))
-        self.deadline_s = -math.inf if is_due else min(self._in.deadline_s, self._replies.deadline_s)
+        deadline_s = min(self._in.deadline_s, self._replies.deadline_s, self._removals_due_s)
+        self.deadline_s = -math.inf if is_due else deadline_s
 
     def take(self, limit: int = 64) -> list[Incoming]:
         """Claim up to `limit` files, the oldest first; 0: there is no room.
@@ -172,6 +199,8 @@ class JobDirectory:
             self._look_at_folder()
         if now >= self._replies.deadline_s:
             self._replies.finish_due()
+        if now >= self._removals_due_s:
+            self._remove_again(now)
         taken = [self._read(self._recovered.popleft()) for _ in range(min(limit, len(self._recovered)))]
         if names := self._in.next_names(limit - len(taken), now):
             taken += self._claim_all(names, now)
@@ -238,17 +267,24 @@ class JobDirectory:
             self._replies.once_decided(answered, partial(self._dismiss, internal_id))
 
     def _dismiss(self, internal_id: int) -> None:
-        try:
-            self._journal.dismiss(internal_id)
-        except OSError as error:
-            self._log(f"cannot remove file {internal_id} from the journal: {error.strerror}")
+        self._remove(f"file {internal_id}", partial(self._journal.dismiss, internal_id))
+
+    def is_unpublished(self, identity: str) -> bool:
+        """Tell whether a reply of this name has yet to come to `out/`."""
+        return entries.reply_name(identity) in self._replies.targets
+
+    def await_reply(self, identity: str) -> None:
+        """Note that another thread will call `reply` or `refuse` for this name; callable from any thread."""
+        self._replies.targets.add(entries.reply_name(identity))
 
     def came_before_reply(self, incoming: Incoming, identity: str) -> bool:
-        """Tell whether a new file was put into `in/` before the present reply of this name came to `out/`.
+        """Tell whether a file was put into `in/` before the last reply of this name came to `out/`.
 
         All times are of renames in one file system. A reply from the future proves nothing: the clock of the
         file system was set back.
         """
+        if self.is_unpublished(identity):
+            return True
         try:
             replied_s = os.stat(f"{self._out}/{entries.reply_name(identity)}").st_ctime
             # The folder changed last when the new file was moved into it.
@@ -297,6 +333,7 @@ class JobDirectory:
         self._closed = True
         self._checkpoints.close()
         self._replies.close()
+        self._remove_again(self._clock())
         self._ids.close()
         self._finished.close()
         self._in.close()
@@ -326,8 +363,9 @@ class JobDirectory:
         try:
             claims = self._journal.claim(names, self._ids, self._in.rested(now))
         except OSError as error:
-            for name in names:
-                self._put_off(name, error, now)
+            if len(names) > 1:  # perhaps only one of the files cannot be claimed
+                return [incoming for name in names for incoming in self._claim_all([name], now)]
+            self._put_off(names[0], error, now)
             return []
         put_off = self._in.put_off_names
         claimed: list[tuple[entries.Claimed, str, os.stat_result | None]] = []
@@ -508,6 +546,9 @@ class ThreadedDirectory:
     def replied(self, identity: str) -> str | None:
         return self._directory.replied(identity)
 
+    def is_unpublished(self, identity: str) -> bool:
+        return self._directory.is_unpublished(identity)
+
     def came_before_reply(self, incoming: Incoming, identity: str) -> bool:
         return self._directory.came_before_reply(incoming, identity)
 
@@ -530,6 +571,7 @@ class ThreadedDirectory:
         on_decided: Callable[[], None] | None = None,
     ) -> None:
         """Publish a reply; `on_decided` is called by the thread."""
+        self._directory.await_reply(identity)
         self._request(partial(self._directory.reply, internal_id, identity, reply, chain, on_decided))
 
     def save(self, internal_id: int, checkpoint: bytes) -> None:
@@ -542,6 +584,8 @@ class ThreadedDirectory:
         return self._directory.saved(internal_id)
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
+        if error.identity:
+            self._directory.await_reply(error.identity)
         self._request(partial(self._directory.refuse, incoming, error))
 
     def dismiss(self, internal_id: int, answered: int | None = None) -> None:

@@ -20,6 +20,19 @@ from mallob_py.service.store import own_folder
 
 _THREADS = 16
 _MARK = ".durable"
+#: errors of opening a file that has gone, a file that we may not read, or something that is no file
+_NOTHING_TO_FLUSH = frozenset(
+    (
+        errno.ENOENT,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ENXIO,
+        errno.ENODEV,
+        errno.ELOOP,
+        errno.ENOTDIR,
+        errno.ENAMETOOLONG,
+    )
+)
 
 
 class FlushPolicy(Protocol):
@@ -78,8 +91,10 @@ def _flush(path: str | Path) -> None:
     try:
         # The file is opened non-blocking, because anybody may put a pipe into `in/`.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (FileNotFoundError, PermissionError):
-        return  # the file was withdrawn, or this user may not read it
+    except OSError as error:
+        if error.errno in _NOTHING_TO_FLUSH:
+            return
+        raise
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode) or stat.S_ISDIR(mode):

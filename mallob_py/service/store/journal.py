@@ -79,12 +79,12 @@ class FinishedLog:
         """Return the outcomes ("": unknown) of ended jobs by identity, oldest first; {}: no such file."""
         try:
             own_folder.remove_if_foreign(self.path)  # another user's file could claim that jobs have ended
-            text = own_folder.read_file(self.path).decode("utf-8", "replace")
+            data = own_folder.read_file(self.path)
         except FileNotFoundError:
             return {}
-        lines = text.split("\n")
+        lines = data.decode("utf-8", "replace").split("\n")
         if lines.pop():  # the last line was cut off
-            self._rewrite(lines)
+            os.ftruncate(self._opened(), data.rfind(b"\n") + 1)
         self._line_count = len(lines)
         ended: dict[str, str] = {}
         for line in lines[-KEEP_MAX:]:
@@ -94,23 +94,32 @@ class FinishedLog:
         return ended
 
     def append(self, identity: str, outcome: str) -> None:
-        if self._descriptor < 0:
-            self._descriptor = own_folder.open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        os.write(self._descriptor, f"{identity}{_BETWEEN}{outcome}\n".encode())
+        """Append a line, as a whole or not at all. Raises OSError."""
+        descriptor = self._opened()
+        line = f"{identity}{_BETWEEN}{outcome}\n".encode()
+        if (written_bytes := os.write(descriptor, line)) < len(line):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - written_bytes)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         self._line_count += 1
         if self._line_count > 2 * KEEP_MAX:
-            self._rewrite(own_folder.read_file(self.path).decode("utf-8", "replace").splitlines())
+            self._drop_oldest(own_folder.read_file(self.path).decode("utf-8", "replace").splitlines())
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _rewrite(self, lines: list[str]) -> None:
+    def _opened(self) -> int:
+        if self._descriptor < 0:
+            self._descriptor = own_folder.open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        return self._descriptor
+
+    def _drop_oldest(self, lines: list[str]) -> None:
         kept = lines[-KEEP_MAX:]
-        own_folder.replace_file(self.path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
         self._line_count = len(kept)
-        self.close()  # the open descriptor belongs to the replaced file
+        with contextlib.suppress(OSError):  # the next try comes after `KEEP_MAX` further lines
+            own_folder.replace_file(self.path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
+            self.close()  # the open descriptor belongs to the replaced file
 
 
 def ended_before(client_dir: Path) -> Callable[[str], bool]:
@@ -321,7 +330,6 @@ class Journal:
             self._finished.append(identity, Outcome.RESULT.value)
             self._flush([self._finished.path])
             _move(self.path(claimed), self.path(end))
-            del self._claimed[claimed.internal_id]
             self._flush([self._own])
         kept = self._kept.get(chain, [])
         while kept:  # the last revision first, so that the rest is a chain
@@ -331,6 +339,7 @@ class Journal:
         if end is not None:
             self._flush([self._own])
             _remove(self.path(end))
+            del self._claimed[end.internal_id]  # only now, so that each step above can be repeated
 
     def recover(self, log: Callable[[str], None]) -> tuple[list[Claimed], list[Decided], list[Decided]]:
         """Return what a former service left: files to run again, replies to publish, damaged replies."""
@@ -451,6 +460,8 @@ class Replies:
         self._log = log
         self._clock = clock
         self._unpublished: dict[int, _Unpublished] = {}
+        #: targets of unpublished replies, also of replies that another thread is about to add
+        self.targets: set[str] = set()
         #: heap of (time of the next try, job), except for replies that are being written just now
         self._due: list[tuple[float, int]] = []
         self._next_probe_s = -math.inf
@@ -464,6 +475,7 @@ class Replies:
 
     def add(self, decided: Decided, reply: Reply, on_decided: Callable[[], None] | None = None) -> None:
         """Add a reply; `on_decided` is called after it is in the journal and before it is published."""
+        self.targets.add(decided.target)
         item = self._unpublished[decided.internal_id] = _Unpublished(
             decided,
             self._journal.path(decided),
@@ -485,9 +497,16 @@ class Replies:
         else:
             item.on_decided.append(call)
 
+    def check_decided(self, chain: int) -> None:
+        """Raise OSError if the reply of a chain's revision has yet to be written to the journal."""
+        for item in self._unpublished.values():
+            if item.reply is not None and item.decided.chain == chain:
+                raise OSError(errno.EAGAIN, f"the reply {item.decided.target} cannot be written")
+
     def add_recovered(self, decided: Iterable[Decided]) -> None:
         """Add replies that a former service left in the journal."""
         for entry in decided:
+            self.targets.add(entry.target)
             item = _Unpublished(entry, self._journal.path(entry), None)
             self._unpublished[entry.internal_id] = item
             self._await(item)
@@ -552,6 +571,7 @@ class Replies:
             try:
                 self._publish(item)
                 del self._unpublished[item.decided.internal_id]
+                self.targets.discard(item.decided.target)
                 self._hasten()
             except OSError as error:
                 self._postpone(item, error)

@@ -28,6 +28,8 @@ RECENT_BYTES_MAX = 4 << 20
 _NAME, _OLDER_NAME = "history.jsonl", "history.1.jsonl"
 #: names in a client's folder, the older file first
 HISTORY_FILES = (_OLDER_NAME, _NAME)
+#: time after now from which on a job cannot have ended
+_AHEAD_MAX_S = 86400.0
 #: bytes copied at once
 _COPIED_BYTES = 1 << 20
 
@@ -115,22 +117,30 @@ def _lines_of(path: Path, bytes_max: int) -> Iterator[EndedJob]:
 # --- retention ------------------------------------------------------------------------------
 
 
-def old_lines(path: Path, before_s: float) -> Iterator[tuple[EndedJob | None, int]]:
-    """Yield (job, position in bytes after its line) for the jobs of a file that ended before a time.
+def old_lines(path: Path, before_s: float, now_s: float) -> Iterator[tuple[EndedJob | None, int]]:
+    """Yield (job, size in bytes of the lines that may be dropped) for the jobs that ended before a time.
 
-    Stops at the first job that ended later. The job None stands for an unreadable line. Raises OSError.
+    Stops at the first job that ended later. The job None stands for an unreadable line, or for a line of a
+    clock that was ahead; the latter is dropped only before an old line, since `now_s` may be wrong instead.
+    Raises OSError.
     """
     decoder = msgspec.json.Decoder(EndedJob)
     with contextlib.suppress(FileNotFoundError), open(own_folder.open_file(path, os.O_RDONLY), "rb") as file:
-        end_bytes = 0
+        end_bytes = dropped_bytes = 0
         for line in file:
             end_bytes += len(line)
             job: EndedJob | None = None
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 job = decoder.decode(line)
-            if (job is not None and job.ended >= before_s) or not line.endswith(b"\n"):
+            if not line.endswith(b"\n"):
                 return
-            yield job, end_bytes
+            if job is not None and job.ended > now_s + _AHEAD_MAX_S:
+                yield None, dropped_bytes
+                continue
+            if job is not None and job.ended >= before_s:
+                return
+            dropped_bytes = end_bytes
+            yield job, dropped_bytes
 
 
 def drop_beginning(path: Path, size_bytes: int) -> Iterator[None]:

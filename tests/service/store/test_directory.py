@@ -25,6 +25,7 @@ from mallob_py.service.store import in_folder, journal
 from mallob_py.service.store.directory import Incoming, JobDirectory, orphaned_folders
 from mallob_py.service.store.flush_policy import Buffered, Durable, FlushPolicy
 from mallob_py.service.store.in_folder import REST_S, Watching, file_system_type, is_remote
+from mallob_py.service.store.journal import FinishedLog
 from mallob_py.service.store.spare_file import SpareFile
 
 APPLICATIONS = {"NOOP": InputUse.NONE}
@@ -241,28 +242,56 @@ def test_a_file_that_was_withdrawn_is_forgotten(open_directory: Open, log: list[
     assert log == []
 
 
+@pytest.mark.parametrize("flush_policy", [Buffered(), Durable()], ids=["buffered", "durable"])
 def test_folders_pipes_sockets_and_dead_links_get_an_error_and_leave(
-    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch, flush_policy: FlushPolicy
 ) -> None:
-    directory = open_directory()
+    directory = open_directory(flush_policy=flush_policy)
     inbox = directory.path / "in"
     (inbox / "folder").mkdir()
     (inbox / "folder" / "precious").write_text("x")
     os.mkfifo(inbox / "pipe")
     os.symlink("/nowhere/at/all", inbox / "link")
+    os.symlink("loop", inbox / "loop")
+    os.symlink("/dev/null/below", inbox / "below")
+    os.symlink("x" * 300, inbox / "long")
     monkeypatch.chdir(inbox)  # because the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
     clock.now += 100
     for incoming in directory.take():
         answer(directory, incoming)
-    names = {"folder.error.json", "pipe.error.json", "link.error.json", "socket.error.json"}
-    assert set(replies(directory)) == names
+    directory.take()
+    names = ("folder", "pipe", "link", "loop", "below", "long", "socket")
+    assert set(replies(directory)) == {f"{name}.error.json" for name in names}
     assert left_over(directory) == []
     (kept,) = (directory.path / "refused").iterdir()
     assert (kept / "precious").exists()
     clock.now += 100
     assert directory.take() == []
+
+
+def test_a_file_that_cannot_be_flushed_holds_up_and_blames_no_other_file(
+    open_directory: Open, clock: Clock, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory(flush_policy=Durable())
+    for name in "abc":
+        drop(directory, f"{name}.json", text(name))
+    fsync = os.fsync
+
+    def fail_for_one(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("b.json"):
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    with monkeypatch.context() as trouble:
+        trouble.setattr(os, "fsync", fail_for_one)
+        assert [incoming.file_name for incoming in directory.take()] == ["a.json", "c.json"]
+        clock.now += 2
+        assert directory.take() == []
+    assert ["b.json" in line for line in log] == [True]
+    clock.now += 2
+    assert [incoming.file_name for incoming in directory.take()] == ["b.json"]
 
 
 def test_an_unreadable_file_gets_an_error(open_directory: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -743,6 +772,106 @@ def test_replies_that_a_full_disk_has_held_up_for_minutes_are_there_seconds_afte
 
 def _no_room(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("failing", ["FinishedLog.append", "_move", "_remove", "write_file"])
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_chain_that_ends_while_the_disk_is_full_is_gone_once_there_is_room(
+    open_directory: Open,
+    clock: Clock,
+    log: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    failing: str,
+    is_closed: bool,
+) -> None:
+    directory = open_directory()
+    for name in ("first", "second", "end"):
+        drop(directory, f"{name}.json", text(name))
+        clock.now += 1
+    first, second, end = directory.take()
+    directory.reply(first.internal_id, "u.first", Reply(b"{}"), first.internal_id)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(SpareFile, "put", lambda *_: False)
+        full_disk.setattr(f"mallob_py.service.store.journal.{failing}", _no_room)
+        directory.reply(second.internal_id, "u.second", Reply(b"{}"), first.internal_id)
+        directory.end_chain(first.internal_id, end.internal_id, "u.end")
+        for _ in range(100):
+            clock.now = max(clock.now, directory.deadline_s)
+            directory.take()
+    assert len([line for line in log if "chain" in line]) == 1
+    if is_closed:
+        directory.close()
+    else:
+        clock.now += 30
+        directory.take()
+        clock.now += 30
+        directory.take()
+    assert left_over(directory) == []
+    assert set(replies(directory)) == {"u.first.json", "u.second.json"}
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_file_without_a_reply_that_cannot_be_dropped_now_is_dropped_later(
+    open_directory: Open, clock: Clock, log: list[str], monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    directory = open_directory()
+    drop(directory, "stop.json", text())
+    (stop,) = directory.take()
+    with monkeypatch.context() as trouble:
+        trouble.setattr(os, "unlink", _no_room)
+        directory.dismiss(stop.internal_id)
+        assert directory.deadline_s <= clock.now + 1
+    if is_closed:
+        directory.close()
+    else:
+        clock.now = directory.deadline_s
+        directory.take()
+    assert left_over(directory) == []
+    assert len(log) == 1
+
+
+def test_a_line_of_an_ended_job_for_which_there_is_no_room_leaves_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = FinishedLog(tmp_path / ".finished")
+    finished.append("u.a", "result")
+    write = os.write
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:4]))
+        with pytest.raises(OSError, match="No space left on device"):
+            finished.append("u.bbbb", "result")
+    finished.append("u.c", "result")
+    finished.close()
+    assert FinishedLog(tmp_path / ".finished").load() == {"u.a": "result", "u.c": "result"}
+
+
+def test_a_cut_line_of_an_ended_job_is_dropped_without_any_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / ".finished"
+    path.write_text("u.a\tresult\nu.cut")
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("mallob_py.service.store.own_folder.replace_file", _no_room)
+        finished = FinishedLog(path)
+        assert finished.load() == {"u.a": "result"}
+    finished.append("u.b", "result")
+    finished.close()
+    assert path.read_text() == "u.a\tresult\nu.b\tresult\n"
+
+
+def test_ended_jobs_are_noted_also_while_there_is_no_room_to_drop_the_oldest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "KEEP_MAX", 2)
+    finished = FinishedLog(tmp_path / ".finished")
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("mallob_py.service.store.own_folder.replace_file", _no_room)
+        for number in range(9):
+            finished.append(f"u.{number}", "result")
+    finished.append("u.9", "result")
+    finished.append("u.10", "result")
+    finished.close()
+    assert (tmp_path / ".finished").read_text() == "u.9\tresult\nu.10\tresult\n"
 
 
 def test_a_folder_of_thousands_is_listed_in_parts_and_taken_oldest_first(
