@@ -2,7 +2,7 @@
 
 Files are taken in as they come, a bounded number per turn. A large file is parsed by another process
 (`large_files`) while others go on; only interruptions and revisions, whose meaning depends on earlier files,
-wait behind it. A large file being parsed counts as a job at work, so that it can be blamed for a crash.
+wait behind it. The large file being parsed counts as a job at work, so that it can be blamed for a crash.
 
 Waiting jobs take little memory: if there are many, a job's file is read again when the job begins. Beyond
 `WAITING_MAX` waiting jobs, further files stay untouched until other jobs have begun.
@@ -109,7 +109,8 @@ class Intake:
         #: claimed files that were not examined yet
         self._taken: deque[Incoming] = deque()
         self._large_files = LargeFiles(applications)
-        #: large files being parsed, and later revisions and interruptions, which wait for them; oldest first
+        #: large files to be parsed, and later revisions and interruptions, which wait for them; oldest first.
+        #: Between turns, the first file is the one being parsed.
         self._behind: deque[Incoming] = deque()
         self._parsed: dict[int, Parsed] = {}
         #: live jobs whose large file is read again, with the function to call afterwards
@@ -204,7 +205,8 @@ class Intake:
         if self._running.is_hopeless(job):
             self._refuse(incoming, JobFileError("", self._running.verdict(job)), now)
             return
-        self._running.begin(job, now)
+        if not self._behind:
+            self._running.begin(job, now)
         self._behind.append(incoming)
         self._large_files.ask(job, incoming.path)
 
@@ -228,6 +230,8 @@ class Intake:
                 else:
                     self._take_in(incoming, found.request, found.size_bytes, now)
             else:
+                # Later files are not at work: they are parsed one after the other.
+                self._running.begin(incoming.internal_id, now)
                 break
 
     # --- the way from file to live job --------------------------------------------------------

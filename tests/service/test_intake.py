@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,17 +15,20 @@ import pytest
 from waiting import poll_until
 
 from mallob_py.protocol.job_life import Happening, JobState
+from mallob_py.runtime.world.mpi import Crash
 from mallob_py.service import JobFileError, intake
 from mallob_py.service.desk_machine import DeskMachine, DeskSetting
 from mallob_py.service.intake import CodeRule, Intake
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
-from mallob_py.service.jobs.job_file import InputUse
+from mallob_py.service.jobs.job_file import InputUse, parse_job
 from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import Reply
 from mallob_py.service.parts import Parts
 from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
 from mallob_py.service.store.in_folder import Watching
+from mallob_py.service.store.journal import contents
+from mallob_py.service.store.large_files import LARGE_BYTES, Parsed
 
 WAITING_MAX = 10
 #: number of files that a thread may have claimed in advance
@@ -339,4 +343,75 @@ def test_more_files_are_taken_in_each_turn_where_very_many_wait(
         client.turns(1)
         turns += 1
         assert turns < 10
+    client.close()
+
+
+class SlowParser:
+    """Parses large files in order, each when the test asks for it."""
+
+    def __init__(self, applications: dict[str, InputUse]) -> None:
+        self._applications = applications
+        self._bell = os.eventfd(0)
+        self._asked: list[tuple[int, str]] = []
+        self._parsed: list[Parsed] = []
+
+    @property
+    def under_way(self) -> int:
+        return len(self._asked) + len(self._parsed)
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def ask(self, internal_id: int, path: str) -> None:
+        self._asked.append((internal_id, path))
+
+    def parse(self) -> None:
+        internal_id, path = self._asked.pop(0)
+        try:
+            request: Any = parse_job(contents(path), self._applications)
+        except JobFileError as error:
+            request = error
+        self._parsed.append(Parsed(internal_id, request, 0))
+
+    def take(self) -> list[Parsed]:
+        parsed, self._parsed = self._parsed, []
+        return parsed
+
+    def close(self) -> None:
+        os.close(self._bell)
+
+
+@pytest.fixture
+def parser(monkeypatch: pytest.MonkeyPatch) -> list[SlowParser]:
+    """The parsers of large files, one for each client that the test makes."""
+    made: list[SlowParser] = []
+
+    def parser(applications: dict[str, InputUse]) -> SlowParser:
+        made.append(SlowParser(applications))
+        return made[-1]
+
+    monkeypatch.setattr(intake, "LargeFiles", parser)
+    return made
+
+
+LARGE = [1, -2, 0] * (LARGE_BYTES // 8)
+
+
+def test_of_large_files_only_the_one_being_parsed_is_blamed_for_a_crash(
+    tmp_path: Path, parser: list[SlowParser]
+) -> None:
+    client = Client(tmp_path)
+    for name in "abc":
+        client.drop("u", name, application="SAT", literals=LARGE)
+    blamed = []
+    for number in range(4):
+        client.turns(3)
+        (tmp_path / str(number)).mkdir()
+        shutil.copy(client.directory.path / ".running", tmp_path / str(number))
+        blamed += [set(RunningJobs(tmp_path / str(number), Crash.OF_ITSELF, print).blamed)]
+        if number < 3:
+            assert len(client.jobs) == number
+            parser[0].parse()
+    assert blamed == [{1}, {2}, {3}, set()]
+    assert client.identities == {"u.a", "u.b", "u.c"}
     client.close()
