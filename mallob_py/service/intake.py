@@ -325,7 +325,7 @@ class Intake:
         self._rank.log.write(now, LogEvent.REFUSED, refusal)
 
     def _accept(self, incoming: Incoming, file: JobFile, size_bytes: int, now: float) -> None:
-        self._code.check(file.application, came_over_http(incoming.file_name), incoming.owner)
+        self._check_code(incoming, file)
         if file.configuration:
             self._results.named_by(file)  # raises JobFileError if a file is not allowed
         job = incoming.internal_id
@@ -363,6 +363,13 @@ class Intake:
                 "priority": file.terms.priority,
             }
             self._rank.log.write(now, LogEvent.ACCEPTED, fields)
+
+    def _check_code(self, incoming: Incoming, file: JobFile) -> None:
+        """Raise JobFileError, with the job's identity, if the job may not run code."""
+        try:
+            self._code.check(file.application, came_over_http(incoming.file_name), incoming.owner)
+        except JobFileError as error:
+            raise JobFileError(error.field, error.message, file.identity, file.user, file.group) from None
 
     # --- files of live jobs -------------------------------------------------------------------
 

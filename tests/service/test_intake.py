@@ -26,6 +26,7 @@ from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import Reply
 from mallob_py.service.parts import Parts
 from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
+from mallob_py.service.store.entries import http_file_name
 from mallob_py.service.store.in_folder import Watching
 from mallob_py.service.store.journal import contents
 from mallob_py.service.store.large_files import LARGE_BYTES, Parsed
@@ -60,8 +61,8 @@ class Client:
         none: Any = MagicMock()
         parts = Parts(rank, self.directory, self.machine, ChainBook(100.0), self.running, none)
         self.status: Any = MagicMock()
-        applications = {"NOOP": InputUse.NONE, "SAT": InputUse.REVISIONS}
-        self.intake = Intake(parts, none, self.status, applications, CodeRule(set(), True))
+        applications = {"NOOP": InputUse.NONE, "SAT": InputUse.REVISIONS, "CODE": InputUse.NONE}
+        self.intake = Intake(parts, none, self.status, applications, CodeRule({"CODE"}, False))
 
     def _refuse(self, incoming: Incoming, error: JobFileError) -> None:
         self.refused[incoming.file_name] = str(error)
@@ -415,3 +416,13 @@ def test_of_large_files_only_the_one_being_parsed_is_blamed_for_a_crash(
     assert blamed == [{1}, {2}, {3}, set()]
     assert client.identities == {"u.a", "u.b", "u.c"}
     client.close()
+
+
+def test_a_job_after_one_that_may_not_run_code_begins(client: Client) -> None:
+    folder = client.directory.path / "in"
+    (folder / "~x").write_text(json.dumps({"user": "u", "name": "a", "application": "CODE"}))
+    (folder / "~x").rename(folder / http_file_name("a"))
+    client.drop("u", "b", application="NOOP", dependencies=["u.a"])
+    client.turns(3)
+    assert "--allow-code" in "".join(client.refused.values())
+    assert client.begin(1) == ["u.b"]
