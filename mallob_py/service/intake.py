@@ -113,7 +113,7 @@ class Intake:
         #: Between turns, the first file is the one being parsed.
         self._behind: deque[Incoming] = deque()
         self._parsed: dict[int, Parsed] = {}
-        #: live jobs whose large file is read again, with the function to call afterwards
+        #: live jobs whose file is read again by the parser of large files, with the function to call afterwards
         self._again: dict[int, Continuation] = {}
         #: revisions and interruptions that precede their job: internal id -> (deadline, file, parsed file)
         self._early: dict[int, tuple[float, Incoming, JobFile | Interruption]] = {}
@@ -344,7 +344,6 @@ class Intake:
         if file.incremental:
             self._chains.check(file)
             before = self._chains.live_before(file)
-        live.is_large = incoming.data is None
         parsed_bytes = _parsed_bytes(file, size_bytes)
         if self._jobs.parsed_bytes + parsed_bytes <= _PARSED_BYTES_MAX:
             live.parsed_bytes = parsed_bytes
@@ -384,7 +383,7 @@ class Intake:
             self._again[live.id] = then
             return False
         again = self._directory.read_again(live.id)
-        if live.is_large and again.data is None:
+        if again.data is None:
             self._again[live.id] = then
             self._large_files.ask(live.id, again.path)
             return False

@@ -1,5 +1,6 @@
 """A client takes in files by age, up to a bound; files that name other jobs find these jobs."""
 
+import errno
 import itertools
 import json
 import os
@@ -59,10 +60,11 @@ class Client:
         self.holds = self.machine.holds
         self.jobs = self.machine.jobs
         none: Any = MagicMock()
+        self.endings: Any = MagicMock()
         parts = Parts(rank, self.directory, self.machine, ChainBook(100.0), self.running, none)
         self.status: Any = MagicMock()
         applications = {"NOOP": InputUse.NONE, "SAT": InputUse.REVISIONS, "CODE": InputUse.NONE}
-        self.intake = Intake(parts, none, self.status, applications, CodeRule({"CODE"}, False))
+        self.intake = Intake(parts, self.endings, self.status, applications, CodeRule({"CODE"}, False))
 
     def _refuse(self, incoming: Incoming, error: JobFileError) -> None:
         self.refused[incoming.file_name] = str(error)
@@ -426,3 +428,23 @@ def test_a_job_after_one_that_may_not_run_code_begins(client: Client) -> None:
     client.turns(3)
     assert "--allow-code" in "".join(client.refused.values())
     assert client.begin(1) == ["u.b"]
+
+
+def test_a_job_whose_file_cannot_be_read_again_for_want_of_descriptors_begins_later(
+    tmp_path: Path, parser: list[SlowParser], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "_PARSED_BYTES_MAX", 0)
+    client = Client(tmp_path)
+    client.drop("u", "x")
+    client.turns(3)
+    (live,) = client.jobs.values()
+    begun: list[int] = []
+    with monkeypatch.context() as shortage:
+        shortage.setattr(os, "open", MagicMock(side_effect=OSError(errno.EMFILE, "too many open files")))
+        assert not client.intake.has_file(live, lambda job, now: begun.append(job.id), client.now)
+    client.endings.lose.assert_not_called()
+    parser[0].parse()
+    client.turns(1)
+    assert begun == [live.id]
+    assert live.file is not None
+    client.close()
