@@ -68,9 +68,12 @@ class Inputs:
         live.parsing_s = now - live.reading_s
         if (place := self._chains.place_of(live.id)) is not None:
             self._keep(*place, description)
+        _, outcome = self._last_words.pop(live.id, (0.0, None))
         if isinstance(description, wire.Mapped):
             self._rank.transfer.bring(live.id, description.path)
-        return self._last_words.pop(live.id, (0.0, None))[1]
+            if outcome is not None:
+                self._rank.transfer.forget(live.id)  # the chain has a name of its own for the file
+        return outcome
 
     def failed(self, live: LiveJob, now: float) -> JobStatistics:
         """Record that an input cannot be read; return the cost of the attempt."""

@@ -10,6 +10,7 @@ import pytest
 from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.job_life import JobState
 from mallob_py.protocol.job_terms import JobTerms
+from mallob_py.runtime import worker_wire as wire
 from mallob_py.service.inputs import Inputs
 from mallob_py.service.parts import Parts
 
@@ -61,3 +62,14 @@ def test_a_pipe_of_a_revision_at_a_limit_is_read_to_its_end_or_the_revision_is_c
         assert inputs.was_read(live, b"", 12.0) is Outcome.TIME_LIMIT
     assert inputs.cut_off(inputs.deadline_s) == ([] if does_end else [live])
     assert pool.cancel_read.called is not does_end
+
+
+def test_a_revision_that_ends_when_its_pipe_was_read_leaves_no_description_behind(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    live: Any = Mock(id=1, known_file=Mock(files=(str(pipe),)), reading_s=0.0)
+    chains: Any = Mock(place_of=lambda job: (Mock(first=1), Mock(number=0)))
+    rank = Mock(transfer=Mock(folder=tmp_path))
+    inputs = Inputs(Parts(rank, Mock(), Mock(jobs={1: live}), chains, Mock(), Mock()), Mock())
+    inputs.interrupt(live, 1.0)
+    assert inputs.was_read(live, wire.Mapped(str(tmp_path / "description"), 1), 2.0) is Outcome.INTERRUPTED
+    rank.transfer.forget.assert_called_once_with(1)
