@@ -5,9 +5,9 @@ it gets the job's line of the history (JSON) on standard input, and MALLOB_PY_JO
 MALLOB_PY_OUTCOME in its environment; no part of a job enters the line itself. The command's output goes to
 standard error.
 
-The command runs once for each job that ends after the start of the service: the service starts when the process
-has read the history. The process ends when the service ends, which holds the other end of the process's standard
-input.
+The command runs once for each job that ends after the start of the service, which waits until the process
+has read the history. The process ends when the service ends, which holds the other end of the process's
+standard input.
 """
 
 from __future__ import annotations

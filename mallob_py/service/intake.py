@@ -113,7 +113,7 @@ class Intake:
         #: Between turns, the first file is the one being parsed.
         self._behind: deque[Incoming] = deque()
         self._parsed: dict[int, Parsed] = {}
-        #: live jobs whose file is read again by the parser of large files, with the function to call afterwards
+        #: live jobs whose file the parser of large files reads again, with the function to call afterwards
         self._again: dict[int, Continuation] = {}
         #: revisions and interruptions that precede their job: internal id -> (deadline, file, parsed file)
         self._early: dict[int, tuple[float, Incoming, JobFile | Interruption]] = {}

@@ -67,7 +67,7 @@ def test_a_command_that_fails_is_told(tmp_path: Path) -> None:
 def test_only_jobs_that_come_into_the_history_later_have_the_command_run_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that cannot be looked at, or is missing while it is renamed, and a clock set back change nothing."""
+    """An unreadable history, a file that is missing while it is renamed, and a clock set back do no harm."""
     told = tmp_path / "told"
     (folder := tmp_path / "api" / "jobs.0").mkdir(parents=True)
     writer = HistoryWriter(folder)
