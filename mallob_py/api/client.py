@@ -139,6 +139,8 @@ class JobFuture(SettledOnce[Answer]):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
+        #: whether the job's file was withdrawn, for want of a service, before a service took it in
+        self.is_withdrawn = False
 
     def end(self, ending: Answer | Exception) -> None:
         """End the future with an answer or an exception, unless it has ended."""
@@ -780,6 +782,7 @@ class Client:
                 self._awaited.clear()
             for one in pending:
                 if service.withdraw(self._api_dir, one.submission, self._client):
+                    one.future.is_withdrawn = True
                     _remove(one.input_file)
                 one.future.end(error)
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from mallob_py.api.client import Answer, Client, JobError
 from mallob_py.api.formulas import NO_BOUNDS, FormulaLike, clauses_of, literal_of, literals_of
+from mallob_py.service import ServiceError
 
 #: field of the error reply to a job that failed while it ran; with any other field, the job was refused
 _FAILED_AT_WORK = "application"
@@ -75,9 +76,10 @@ class _Chain:
         try:
             self.answer = future.result()
             self._count(self.answer)
-        except JobError as error:
-            if error.field != _FAILED_AT_WORK:
-                # The service refused the revision: its clauses are sent with the next one.
+        except (JobError, ServiceError) as error:
+            is_refused = isinstance(error, JobError) and error.field != _FAILED_AT_WORK
+            if is_refused or future.is_withdrawn:
+                # The chain goes on without the revision, whose clauses are sent with the next one.
                 self._last, self._new = before, [new, *self._new]
                 self._client.take_back(name, before)
             raise

@@ -5,8 +5,9 @@ it gets the job's line of the history (JSON) on standard input, and MALLOB_PY_JO
 MALLOB_PY_OUTCOME in its environment; no part of a job enters the line itself. The command's output goes to
 standard error.
 
-The command runs once for each job that ends after the start of the service. The process ends when the service
-ends, which holds the other end of the process's standard input.
+The command runs once for each job that ends after the start of the service, which waits until the process
+has read the history. The process ends when the service ends, which holds the other end of the process's
+standard input.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -36,6 +37,10 @@ LIMIT_S = 300.0
 _WAITING_MAX = 10_000
 
 
+#: client, internal id and time of the end of a job
+_Key: TypeAlias = tuple[int, int, float]
+
+
 class _Running(NamedTuple):
     process: subprocess.Popen[bytes]
     job: EndedJob
@@ -43,15 +48,20 @@ class _Running(NamedTuple):
 
 
 class OnEnd:
-    """Runs `command` for each job of the folder that ended after `since` (seconds since the epoch)."""
+    """Runs `command` for each job of the folder that ends from now on."""
 
-    def __init__(self, api_dir: Path, command: str, since: float) -> None:
+    def __init__(self, api_dir: Path, command: str) -> None:
         self._history = RecentHistory(api_dir)
         self._command = command
-        self._since = since
-        self._seen: set[tuple[int, int, float]] = set()
+        #: jobs in the history, as read last; None: never read
+        self._jobs: list[EndedJob] | None = None
+        #: keys of the jobs read last, and of the jobs read before: a file may have been missed while it was
+        #: renamed
+        self._seen: set[_Key] = set()
+        self._seen_before: set[_Key] = set()
         self._waiting: deque[EndedJob] = deque()
         self._running: list[_Running] = []
+        self._new_jobs()
 
     @property
     def is_idle(self) -> bool:
@@ -59,13 +69,7 @@ class OnEnd:
 
     def look(self) -> None:
         """Read newly ended jobs, start commands, and reap ended commands."""
-        try:
-            jobs = [job for job in self._history.jobs() if job.ended >= self._since]
-        except OSError:
-            jobs = []  # a client's folder is being made or removed
-        keys = [(job.client, job.id, job.ended) for job in jobs]
-        self._waiting += (job for job, key in zip(jobs, keys, strict=True) if key not in self._seen)
-        self._seen = set(keys)
+        self._waiting += self._new_jobs()
         while len(self._waiting) > _WAITING_MAX:
             given_up = self._waiting.popleft()
             tell(f"--on-end: jobs end faster than the command runs; not run for {_name(given_up)}")
@@ -73,6 +77,19 @@ class OnEnd:
             self._look_after(one)
         while self._waiting and len(self._running) < _AT_ONCE:
             self._start(self._waiting.popleft())
+
+    def _new_jobs(self) -> list[EndedJob]:
+        """Return the jobs that have come into the history since the last call; none at the first call."""
+        try:
+            jobs = self._history.jobs()
+        except OSError:
+            return []  # a client's folder is being made or removed
+        if jobs is self._jobs:
+            return []
+        is_first, self._jobs = self._jobs is None, jobs
+        seen = self._seen | self._seen_before
+        self._seen_before, self._seen = self._seen, set(map(_key, jobs))
+        return [] if is_first else [job for job in jobs if _key(job) not in seen]
 
     def _start(self, job: EndedJob) -> None:
         told = {"MALLOB_PY_JOB": _name(job), "MALLOB_PY_OUTCOME": job.outcome}
@@ -105,29 +122,40 @@ class OnEnd:
             tell(f"--on-end: the command was killed after {LIMIT_S:g} s for {name}")
 
 
+def _key(job: EndedJob) -> _Key:
+    return job.client, job.id, job.ended
+
+
 def _name(job: EndedJob) -> str:
     """Return the job's identity; if the job was refused before its user was known, the file's name."""
     return f"{job.user}.{job.name}" if job.user else job.name
 
 
 def start(api_dir: Path, command: str) -> None:
-    """Start the process beside the service; it ends after this process and all forks made later."""
+    """Start the process beside the service; it ends after this process and all forks made later.
+
+    Returns when the process has read the history.
+    """
     process = subprocess.Popen(
-        [*python(), "-m", "mallob_py.cli.on_end", str(api_dir.absolute()), command, str(time.time())],
+        [*python(), "-m", "mallob_py.cli.on_end", str(api_dir.absolute()), command],
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         env=os.environ | import_places(),
         start_new_session=True,
     )
     assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.read()
+    process.stdout.close()
     os.dup(process.stdin.fileno())  # this copy of the pipe stays open when `process` is collected
     process.returncode = 0  # not waited for: the new process ends later, with its last commands
 
 
 def main() -> None:
     with_time_stamps()
-    api_dir, command, since = sys.argv[1:]
-    ends = OnEnd(Path(api_dir), command, float(since))
+    api_dir, command = sys.argv[1:]
+    ends = OnEnd(Path(api_dir), command)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # tells `start` that the history was read
     is_served = True
     while is_served or not ends.is_idle:
         if is_served:

@@ -2,8 +2,8 @@
 
 A job's limits hold while its input is read, but a time limit does not count while the job waits for a reader.
 A revision is read on top of its precursor's description (`jobs/chains.py`), which is kept for this. Input
-from a named pipe cannot be read again, and later revisions add to it. So the pipe of an interrupted revision
-is still read to its end, for a limited time.
+from a named pipe cannot be read again, and later revisions add to it. So the pipe of a revision that is
+interrupted or reaches a limit is still read to its end, for a limited time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mallob_py.service.parts import Parts
 
 #: shortest time between two checks of a reading process's CPU time
 _LOOK_MIN_S = 0.05
-#: longest time to read the rest of an interrupted job's input from its pipe
+#: longest time to read the rest of an ending job's input from its pipe
 _LAST_WORDS_S = 10.0
 
 #: function that adds the service's defaults to an application's configuration
@@ -48,8 +48,8 @@ class Inputs:
         self._configured = configured
         #: heap of (time when a job's limits must be checked, job); some of these jobs are not read any more
         self._read_until: list[tuple[float, int]] = []
-        #: interrupted revisions that are still read from a pipe: job -> time when reading is cut off
-        self._last_words: dict[int, float] = {}
+        #: ending revisions that are still read from a pipe: job -> (time when reading is cut off, outcome)
+        self._last_words: dict[int, tuple[float, Outcome]] = {}
         #: time when `beyond_limits` or `cut_off` may return something
         self.deadline_s = math.inf
 
@@ -63,14 +63,17 @@ class Inputs:
         chain = 0 if place is None else place[0].first
         self._rank.pool.read(live.id, self._task(live.id, live.known_file), chain)
 
-    def was_read(self, live: LiveJob, description: wire.LocalDescription, now: float) -> bool:
-        """Record that an input was read; return False if the job was interrupted and must end now."""
+    def was_read(self, live: LiveJob, description: wire.LocalDescription, now: float) -> Outcome | None:
+        """Record that an input was read; return the outcome if the job must end now."""
         live.parsing_s = now - live.reading_s
         if (place := self._chains.place_of(live.id)) is not None:
             self._keep(*place, description)
+        _, outcome = self._last_words.pop(live.id, (0.0, None))
         if isinstance(description, wire.Mapped):
             self._rank.transfer.bring(live.id, description.path)
-        return self._last_words.pop(live.id, None) is None
+            if outcome is not None:
+                self._rank.transfer.forget(live.id)  # the chain has a name of its own for the file
+        return outcome
 
     def failed(self, live: LiveJob, now: float) -> JobStatistics:
         """Record that an input cannot be read; return the cost of the attempt."""
@@ -79,20 +82,24 @@ class Inputs:
 
     def interrupt(self, live: LiveJob, now: float) -> bool:
         """Interrupt reading; return False if the job's input must be read to its end first."""
+        return self._ends(live, Outcome.INTERRUPTED, now)
+
+    def _ends(self, live: LiveJob, outcome: Outcome, now: float) -> bool:
+        """Stop reading; return False if the job's input must be read to its end first."""
         if self._chains.place_of(live.id) is not None and comes_through_pipe(live.known_file):
-            self._last_words.setdefault(live.id, now + _LAST_WORDS_S)
+            self._last_words.setdefault(live.id, (now + _LAST_WORDS_S, outcome))
             self.deadline_s = min(self.deadline_s, now + _LAST_WORDS_S)
             return False
         self._stop(live.id)
         return True
 
     def beyond_limits(self, now: float) -> list[tuple[LiveJob, Outcome, JobStatistics]]:
-        """Stop reading inputs of jobs that have reached a limit, and return these jobs."""
+        """Stop reading inputs of jobs that have reached a limit, and return the jobs that end now."""
         beyond = []
         while self._read_until and self._read_until[0][0] <= now:
             _, job = heapq.heappop(self._read_until)
             live = self._jobs.get(job)
-            if live is None or live.state is not JobState.READING:
+            if live is None or live.state is not JobState.READING or job in self._last_words:
                 continue
             read_s, cpu_s = self._rank.pool.read_used_s(job)
             limits = list(_limits(live.terms, now - live.reading_s, read_s, cpu_s))
@@ -101,14 +108,14 @@ class Inputs:
                 left_s = min(limit_s - used_s for limit_s, used_s, _ in limits)
                 heapq.heappush(self._read_until, (now + max(_LOOK_MIN_S, left_s), job))
                 continue
-            self._stop(job)
-            beyond.append((live, outcome, _spent(live, now, cpu_s)))
+            if self._ends(live, outcome, now):
+                beyond.append((live, outcome, _spent(live, now, cpu_s)))
         self._note_deadline()
         return beyond
 
     def cut_off(self, now: float) -> list[LiveJob]:
-        """Stop reading interrupted revisions whose pipes do not end, and return these jobs."""
-        late = [job for job, until_s in self._last_words.items() if until_s <= now]
+        """Stop reading ending revisions whose pipes do not end, and return these jobs."""
+        late = [job for job, (until_s, _) in self._last_words.items() if until_s <= now]
         for job in late:
             self._stop(job)
         self._note_deadline()
@@ -116,7 +123,7 @@ class Inputs:
 
     def _note_deadline(self) -> None:
         limit_s = self._read_until[0][0] if self._read_until else math.inf
-        self.deadline_s = min([limit_s, *self._last_words.values()])
+        self.deadline_s = min([limit_s, *(until_s for until_s, _ in self._last_words.values())])
 
     def _stop(self, job: int) -> None:
         self._rank.pool.cancel_read(job)

@@ -2,7 +2,7 @@
 
 Files are taken in as they come, a bounded number per turn. A large file is parsed by another process
 (`large_files`) while others go on; only interruptions and revisions, whose meaning depends on earlier files,
-wait behind it. A large file being parsed counts as a job at work, so that it can be blamed for a crash.
+wait behind it. The large file being parsed counts as a job at work, so that it can be blamed for a crash.
 
 Waiting jobs take little memory: if there are many, a job's file is read again when the job begins. Beyond
 `WAITING_MAX` waiting jobs, further files stay untouched until other jobs have begun.
@@ -111,10 +111,11 @@ class Intake:
         #: claimed files that were not examined yet
         self._taken: deque[Incoming] = deque()
         self._large_files = LargeFiles(applications, directory.size_max_bytes)
-        #: large files being parsed, and later revisions and interruptions, which wait for them; oldest first
+        #: large files to be parsed, and later revisions and interruptions, which wait for them; oldest first.
+        #: Between turns, the first file is the one being parsed.
         self._behind: deque[Incoming] = deque()
         self._parsed: dict[int, Parsed] = {}
-        #: live jobs whose large file is read again, with the function to call afterwards
+        #: live jobs whose file the parser of large files reads again, with the function to call afterwards
         self._again: dict[int, Continuation] = {}
         #: revisions and interruptions that precede their job: internal id -> (deadline, file, parsed file)
         self._early: dict[int, tuple[float, Incoming, JobFile | Interruption]] = {}
@@ -206,7 +207,8 @@ class Intake:
         if self._running.is_hopeless(job):
             self._refuse(incoming, JobFileError("", self._running.verdict(job)), now)
             return
-        self._running.begin(job, now)
+        if not self._behind:
+            self._running.begin(job, now)
         self._behind.append(incoming)
         self._large_files.ask(job, incoming.path)
 
@@ -230,6 +232,8 @@ class Intake:
                 else:
                     self._take_in(incoming, found.request, found.size_bytes, now)
             else:
+                # Later files are not at work: they are parsed one after the other.
+                self._running.begin(incoming.internal_id, now)
                 break
 
     # --- the way from file to live job --------------------------------------------------------
@@ -325,7 +329,7 @@ class Intake:
         self._rank.log.write(now, LogEvent.REFUSED, refusal)
 
     def _accept(self, incoming: Incoming, file: JobFile, size_bytes: int, now: float) -> None:
-        self._code.check(file.application, came_over_http(incoming.file_name), incoming.owner)
+        self._check_code(incoming, file)
         if file.configuration:
             self._results.named_by(file)  # raises JobFileError if a file is not allowed
         job = incoming.internal_id
@@ -344,7 +348,6 @@ class Intake:
         if file.incremental:
             self._chains.check(file)
             before = self._chains.live_before(file)
-        live.is_large = incoming.data is None
         parsed_bytes = _parsed_bytes(file, size_bytes)
         if self._jobs.parsed_bytes + parsed_bytes <= _PARSED_BYTES_MAX:
             live.parsed_bytes = parsed_bytes
@@ -364,6 +367,13 @@ class Intake:
             }
             self._rank.log.write(now, LogEvent.ACCEPTED, fields)
 
+    def _check_code(self, incoming: Incoming, file: JobFile) -> None:
+        """Raise JobFileError, with the job's identity, if the job may not run code."""
+        try:
+            self._code.check(file.application, came_over_http(incoming.file_name), incoming.owner)
+        except JobFileError as error:
+            raise JobFileError(error.field, error.message, file.identity, file.user, file.group) from None
+
     # --- files of live jobs -------------------------------------------------------------------
 
     def has_file(self, live: LiveJob, then: Continuation, now: float) -> bool:
@@ -377,7 +387,7 @@ class Intake:
             self._again[live.id] = then
             return False
         again = self._directory.read_again(live.id)
-        if live.is_large and again.data is None:
+        if again.data is None:
             self._again[live.id] = then
             self._large_files.ask(live.id, again.path)
             return False

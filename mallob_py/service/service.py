@@ -50,7 +50,10 @@ from mallob_py.service.telemetry.status_writer import Leftovers, StatusWriter, l
 #: time for which only the root works on a revision that adds to others, since the revision may be trivial
 _TRIVIAL_S = 0.03
 _UNREADABLE = "its chain has ended: the service has been restarted, and named pipes cannot be read again"
-_CUT_OFF = "interrupted before its input had come through the pipe; its chain goes on without this revision"
+_CUT_OFF = (
+    "interrupted or at a limit before its input had come through the pipe;"
+    " its chain goes on without this revision"
+)
 
 
 class ClientMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -324,8 +327,8 @@ class Service(Desk):
             case ReadDone(job, description):
                 live = self._machine.jobs[job]
                 self._machine.goes_on(live)
-                if not self._inputs.was_read(live, description, now):
-                    self._end_interrupted(live, now)
+                if (outcome := self._inputs.was_read(live, description, now)) is not None:
+                    self._endings.end_early(live, outcome, early_statistics(live, now), now)
                 elif (place := self._chains.place_of(job)) is None:
                     self._submit(live, portable(description), now)
                 else:

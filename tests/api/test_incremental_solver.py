@@ -6,8 +6,9 @@ import pytest
 from desk import FAILED, SAT, Desk
 from waiting import DEADLINE_S, poll_until
 
-from mallob_py.api.client import JobError
+from mallob_py.api.client import Client, JobError
 from mallob_py.api.incremental import IncrementalSolver
+from mallob_py.service import ServiceError
 from mallob_py.service.store.directory import Incoming
 
 
@@ -114,3 +115,28 @@ def test_an_enumeration_keeps_its_assumptions_and_tells_when_it_is_cut_short(des
         assert fields["assumptions"] == [1]
     error, _ = desk.during(desk.say({"result": {"resultcode": 0}}), lambda: next(models))
     assert isinstance(error, TimeoutError)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_revision_that_no_service_has_taken_in_is_taken_back(
+    is_taken: bool, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solver = IncrementalSolver(desk.client, [[1]])
+    _, first = desk.during(desk.say(SAT), solver.solve)
+    solver.add_clause([2])
+    with monkeypatch.context() as away:
+
+        def go_away(*_: object) -> None:
+            away.setattr(Client, "is_served", False)
+            away.setattr(desk.client, "_service_timeout_s", 0.0)
+
+        if is_taken:
+            error, taken = desk.during(go_away, solver.solve)
+            assert isinstance(error, ServiceError)
+        else:
+            go_away()
+            with pytest.raises(ServiceError):
+                solver.solve()
+    _, last = desk.during(desk.say(SAT), solver.solve)
+    assert last["precursor"] == f"u.{(taken if is_taken else first)['name']}"
+    assert last["literals"] == ([] if is_taken else [2, 0])

@@ -421,7 +421,7 @@ def test_a_job_by_hand_is_told_where_jobs_of_this_kind_come_from(service: Runnin
 
 def test_a_job_over_http_may_not_bring_code(service: Running) -> None:
     service.drop("http-00.json", json.dumps({"user": "u", "name": "h", "application": "CALLS"}))
-    reply = service.reply(service.box() / "out" / "http-00.json.error.json")
+    reply = service.reply(service.box() / "out" / "u.h.json")
     assert "came over HTTP" in reply["error"]["message"]
     assert "--allow-code" in reply["error"]["message"]
 
@@ -449,7 +449,7 @@ def test_another_user_may_not_bring_code(is_link: bool, service: Running, tmp_pa
             hidden.rename(folders[0] / f"{name}.json")
 
         as_nobody(drop)
-        reply = service.reply(service.box() / "out" / f"{name}.json.error.json")
+        reply = service.reply(service.box() / "out" / f"u.{name}.json")
     finally:
         for folder, before in modes:
             folder.chmod(before)

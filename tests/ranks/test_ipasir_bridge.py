@@ -172,7 +172,7 @@ def test_a_revision_whose_rest_does_not_come_after_an_interruption_is_an_error(
 ) -> None:
     path, descriptor = revision(service, tmp_path / "pipe", "endless-0")
     service.interrupt("endless-0")
-    assert "interrupted before its input had come through" in service.reply(path)["error"]["message"]
+    assert "before its input had come through" in service.reply(path)["error"]["message"]
     os.close(descriptor)
 
 

@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,18 +17,22 @@ import pytest
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.protocol.job_life import Happening, JobState
+from mallob_py.runtime.world.mpi import Crash
 from mallob_py.service import JobFileError, intake
 from mallob_py.service.desk_machine import DeskMachine, DeskSetting
 from mallob_py.service.intake import CodeRule, Intake
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
-from mallob_py.service.jobs.job_file import InputUse
+from mallob_py.service.jobs.job_file import InputUse, parse_job
 from mallob_py.service.jobs.live import LiveJob
 from mallob_py.service.jobs.reply import Reply, ResultFiles
 from mallob_py.service.parts import Parts
 from mallob_py.service.store import journal
 from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
+from mallob_py.service.store.entries import http_file_name
 from mallob_py.service.store.in_folder import Watching
+from mallob_py.service.store.journal import contents
+from mallob_py.service.store.large_files import LARGE_BYTES, Parsed
 from mallob_py.service.store.spare_file import SpareFile
 
 WAITING_MAX = 10
@@ -70,8 +75,13 @@ class Client:
         none: Any = MagicMock()
         parts = Parts(rank, self.directory, self.machine, ChainBook(100.0), self.running, results or none)
         self.status: Any = MagicMock()
-        applications = {"NOOP": InputUse.NONE, "SAT": InputUse.REVISIONS, "OTHER": InputUse.UNKNOWN}
-        self.intake = Intake(parts, self.endings, self.status, applications, CodeRule(set(), True))
+        applications = {
+            "NOOP": InputUse.NONE,
+            "SAT": InputUse.REVISIONS,
+            "OTHER": InputUse.UNKNOWN,
+            "CODE": InputUse.NONE,
+        }
+        self.intake = Intake(parts, self.endings, self.status, applications, CodeRule({"CODE"}, False))
 
     def _refuse(self, incoming: Incoming, error: JobFileError) -> None:
         self.refused[incoming.file_name] = str(error)
@@ -445,3 +455,104 @@ def test_a_kept_revision_that_was_changed_by_its_owner_stops_no_start(
     again.intake.restore_chains(0.0)
     again.close()
     assert again.log.write.call_count == 1
+
+
+class SlowParser:
+    """Parses large files in order, each when the test asks for it."""
+
+    def __init__(self, applications: dict[str, InputUse]) -> None:
+        self._applications = applications
+        self._bell = os.eventfd(0)
+        self._asked: list[tuple[int, str]] = []
+        self._parsed: list[Parsed] = []
+
+    @property
+    def under_way(self) -> int:
+        return len(self._asked) + len(self._parsed)
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def ask(self, internal_id: int, path: str) -> None:
+        self._asked.append((internal_id, path))
+
+    def parse(self) -> None:
+        internal_id, path = self._asked.pop(0)
+        try:
+            request: Any = parse_job(contents(path), self._applications)
+        except JobFileError as error:
+            request = error
+        self._parsed.append(Parsed(internal_id, request, 0))
+
+    def take(self) -> list[Parsed]:
+        parsed, self._parsed = self._parsed, []
+        return parsed
+
+    def close(self) -> None:
+        os.close(self._bell)
+
+
+@pytest.fixture
+def parser(monkeypatch: pytest.MonkeyPatch) -> list[SlowParser]:
+    """The parsers of large files, one for each client that the test makes."""
+    made: list[SlowParser] = []
+
+    def parser(applications: dict[str, InputUse], size_max_bytes: int) -> SlowParser:
+        made.append(SlowParser(applications))
+        return made[-1]
+
+    monkeypatch.setattr(intake, "LargeFiles", parser)
+    return made
+
+
+LARGE = [1, -2, 0] * (LARGE_BYTES // 8)
+
+
+def test_of_large_files_only_the_one_being_parsed_is_blamed_for_a_crash(
+    tmp_path: Path, parser: list[SlowParser]
+) -> None:
+    client = Client(tmp_path)
+    for name in "abc":
+        client.drop("u", name, application="SAT", literals=LARGE)
+    blamed = []
+    for number in range(4):
+        client.turns(3)
+        (tmp_path / str(number)).mkdir()
+        shutil.copy(client.directory.path / ".running", tmp_path / str(number))
+        blamed += [set(RunningJobs(tmp_path / str(number), Crash.OF_ITSELF, print).blamed)]
+        if number < 3:
+            assert len(client.jobs) == number
+            parser[0].parse()
+    assert blamed == [{1}, {2}, {3}, set()]
+    assert client.identities == {"u.a", "u.b", "u.c"}
+    client.close()
+
+
+def test_a_job_after_one_that_may_not_run_code_begins(client: Client) -> None:
+    folder = client.directory.path / "in"
+    (folder / "~x").write_text(json.dumps({"user": "u", "name": "a", "application": "CODE"}))
+    (folder / "~x").rename(folder / http_file_name("a"))
+    client.drop("u", "b", application="NOOP", dependencies=["u.a"])
+    client.turns(3)
+    assert "--allow-code" in "".join(client.refused.values())
+    assert client.begin(1) == ["u.b"]
+
+
+def test_a_job_whose_file_cannot_be_read_again_for_want_of_descriptors_begins_later(
+    tmp_path: Path, parser: list[SlowParser], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "_PARSED_BYTES_MAX", 0)
+    client = Client(tmp_path)
+    client.drop("u", "x")
+    client.turns(3)
+    (live,) = client.jobs.values()
+    begun: list[int] = []
+    with monkeypatch.context() as shortage:
+        shortage.setattr(os, "open", MagicMock(side_effect=OSError(errno.EMFILE, "too many open files")))
+        assert not client.intake.has_file(live, lambda job, now: begun.append(job.id), client.now)
+    client.endings.lose.assert_not_called()
+    parser[0].parse()
+    client.turns(1)
+    assert begun == [live.id]
+    assert live.file is not None
+    client.close()

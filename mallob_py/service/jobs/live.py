@@ -53,7 +53,6 @@ class LiveJob:
         "identity",
         "is_done",
         "is_incremental",
-        "is_large",
         "is_sought",
         "last_turn_s",
         "merit",
@@ -80,8 +79,6 @@ class LiveJob:
         self.terms = file.terms
         self.is_done = file.done
         self.is_incremental = file.incremental
-        #: whether the job's file is large, and so must be parsed by another process
-        self.is_large = False
         #: whether a PE has been sought for the job
         self.is_sought = False
         self.file: JobFile | None = file
