@@ -236,8 +236,13 @@ class ClientJob:
         self._counted_until_s = now
 
     def _workers(self) -> int:
-        """Return the number of workers to charge for: the volume; before the first epoch, only the root."""
-        return 1 if self.is_first else self.volume
+        """Return the number of workers to charge for: the volume; before the first epoch, only the root.
+
+        A job whose root has no PE has no workers.
+        """
+        if self.is_first:
+            return 1
+        return self.volume if self.root_pe >= 0 else 0
 
     @property
     def _has_turn(self) -> bool:

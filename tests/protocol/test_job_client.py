@@ -161,10 +161,13 @@ def test_a_time_limit_counts_while_a_job_has_a_pe_and_a_wallclock_limit_all_the_
     assert stats.wallclock_s > 50.0
 
 
-def test_a_time_limit_does_not_count_while_no_pe_has_the_root_of_a_job() -> None:
+@pytest.mark.parametrize(
+    ("limit", "outcome"), [("time_limit_s", Outcome.TIME_LIMIT), ("cpu_limit_s", Outcome.CPU_LIMIT)]
+)
+def test_a_limit_does_not_count_while_no_pe_has_the_root_of_a_job(limit: str, outcome: Outcome) -> None:
     """The root's process is lost, and the host gives no process for a while."""
     alone = Alone()
-    alone.submit(1, time_limit_s=10.0)
+    alone.submit(1, **{limit: 10.0})
     alone.start()
     alone.now = 4.0
     alone.pe.handle(stimuli.HostRests(30.0), alone.now)
@@ -176,8 +179,9 @@ def test_a_time_limit_does_not_count_while_no_pe_has_the_root_of_a_job() -> None
     alone.wait_until(31.0)
     alone.start()
     alone.wait_until(50.0)
-    assert alone.ended[1].outcome is Outcome.TIME_LIMIT
-    assert alone.ended[1].stats.turns_s == pytest.approx(10.0)
+    assert alone.ended[1].outcome is outcome
+    stats = alone.ended[1].stats
+    assert (stats.turns_s, stats.pe_s) == (pytest.approx(10.0), pytest.approx(10.0))
 
 
 def test_a_time_limit_is_no_multiple_of_the_workers_of_a_job() -> None:
