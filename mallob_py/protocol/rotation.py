@@ -160,6 +160,9 @@ def rotated(
     else:
         whole = {job: int(share + _ROUNDING) for job, share in shares.items()}
         left = size - sum(whole.values())
+        if not left:  # the other jobs' shares are too small for floats, and still these jobs must begin
+            largest = max(whole, key=lambda job: (shares[job], job))
+            whole[largest], left = whole[largest] - 1, 1
         rests = {job: max(0.0, share - whole[job]) for job, share in shares.items()}
     accounts = _charged(since, jobs, slices, rests)
     period_left_s = before.period_left_s - since.elapsed_s if before.is_on else slices.slice_s

@@ -186,6 +186,15 @@ def test_a_new_job_runs_at_once_whoever_runs(jobs: int) -> None:
         some.go(new)
 
 
+def test_a_new_job_runs_at_once_beside_a_priority_beyond_the_precision_of_floats() -> None:
+    some = Rotating(1)
+    some.hear(JobEvent(1, 1, 1, 1e9, 0.0))
+    some.play(3.0)
+    some.hear(JobEvent(2, 1, 1, 1e-9, 3.0))
+    some.play(30.0)
+    assert 0.0 < some.received[2] < 5.0
+
+
 def test_who_goes_on_and_on_comes_after_those_that_are_new_but_not_for_ever() -> None:
     """An endless stream of new jobs gets its share, and a job that does not end goes on."""
     some = Rotating(1)
