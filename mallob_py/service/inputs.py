@@ -58,6 +58,7 @@ class Inputs:
         self._machine.reads(live, now)
         if limits_s := [limit_s for limit_s, _, _ in _limits(live.terms)]:
             heapq.heappush(self._read_until, (now + min(limits_s), live.id))
+            self._jobs.forget_gone(self._read_until)
             self.deadline_s = min(self.deadline_s, now + min(limits_s))
         place = self._chains.place_of(live.id)
         chain = 0 if place is None else place[0].first

@@ -12,7 +12,14 @@ from mallob_py.protocol.job_life import JobState
 from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.service.inputs import Inputs
+from mallob_py.service.jobs.live import LiveJobs
 from mallob_py.service.parts import Parts
+
+
+def jobs_of(live: Any) -> LiveJobs:
+    jobs = LiveJobs()
+    jobs[1] = live
+    return jobs
 
 
 @pytest.mark.parametrize(
@@ -23,7 +30,7 @@ def test_a_time_limit_does_not_count_while_a_job_waits_for_a_reader(limit: str, 
     """The job's reader begins only after 100 s, and then takes longer than the limit of 10 s."""
     pool = Mock()
     live: Any = Mock(id=1, terms=JobTerms(**{limit: 10.0}), state=JobState.READING, accepted_s=0.0)
-    machine: Any = Mock(jobs={1: live}, reads=lambda job, now: setattr(job, "reading_s", now))
+    machine: Any = Mock(jobs=jobs_of(live), reads=lambda job, now: setattr(job, "reading_s", now))
     live.known_file = Mock(files=(), literals=None, assumptions=())
     chains: Any = Mock(place_of=lambda job: None)
     parts = Parts(Mock(pool=pool), Mock(), machine, chains, Mock(), Mock())
@@ -47,7 +54,7 @@ def test_a_pipe_of_a_revision_at_a_limit_is_read_to_its_end_or_the_revision_is_c
     pool = Mock()
     pool.read_used_s.return_value = 10.0, 0.0
     live: Any = Mock(id=1, terms=JobTerms(time_limit_s=10.0), state=JobState.READING, accepted_s=0.0)
-    machine: Any = Mock(jobs={1: live}, reads=lambda job, now: setattr(job, "reading_s", now))
+    machine: Any = Mock(jobs=jobs_of(live), reads=lambda job, now: setattr(job, "reading_s", now))
     live.known_file = Mock(files=(str(pipe),), literals=None, assumptions=())
     chain, revision = Mock(first=1, former=None), Mock(number=0, configuration={})
     chains: Any = Mock(place_of=lambda job: (chain, revision))
@@ -69,7 +76,7 @@ def test_a_revision_that_ends_when_its_pipe_was_read_leaves_no_description_behin
     live: Any = Mock(id=1, known_file=Mock(files=(str(pipe),)), reading_s=0.0)
     chains: Any = Mock(place_of=lambda job: (Mock(first=1), Mock(number=0)))
     rank = Mock(transfer=Mock(folder=tmp_path))
-    inputs = Inputs(Parts(rank, Mock(), Mock(jobs={1: live}), chains, Mock(), Mock()), Mock())
+    inputs = Inputs(Parts(rank, Mock(), Mock(jobs=jobs_of(live)), chains, Mock(), Mock()), Mock())
     inputs.interrupt(live, 1.0)
     assert inputs.was_read(live, wire.Mapped(str(tmp_path / "description"), 1), 2.0) is Outcome.INTERRUPTED
     rank.transfer.forget.assert_called_once_with(1)

@@ -7,6 +7,7 @@ work (`line.py`).
 
 from __future__ import annotations
 
+import heapq
 import sys
 from collections import Counter
 from enum import Enum
@@ -16,6 +17,9 @@ from mallob_py.protocol.job_life import Happening, JobState, follow
 from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.protocol.messages import Description
 from mallob_py.service.jobs.job_file import JobFile
+
+#: number of entries of ended jobs up to which a heap of deadlines is left as it is
+_ENDED_MAX = 64
 
 
 class Seat(Enum):
@@ -157,6 +161,12 @@ class LiveJobs(dict[int, LiveJob]):
         self.states[live.state] -= 1
         live.state = follow(live.id, live.state, what)
         self.states[live.state] += 1
+
+    def forget_gone(self, deadlines: list[tuple[float, int]]) -> None:
+        """Drop the entries (time, job) of ended jobs from a heap, once these are most of its entries."""
+        if len(deadlines) > 2 * len(self) + _ENDED_MAX:
+            deadlines[:] = [entry for entry in deadlines if entry[1] in self]
+            heapq.heapify(deadlines)
 
     def remove(self, job: int) -> LiveJob:
         live = self.pop(job)
