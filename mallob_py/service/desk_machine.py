@@ -87,6 +87,8 @@ class DeskSetting(msgspec.Struct, frozen=True):
     clients: int = 1
     finished: Mapping[str, str] = {}
     started_s: float = 0.0
+    #: cores of a PE: `JobSpent.pe_s` counts each of them
+    threads: int = 1
 
 
 class DeskMachine:
@@ -103,6 +105,7 @@ class DeskMachine:
         self._next_terms_s = -math.inf
         #: heap of (end of the wallclock limit, job) for jobs that were given up; some are outdated
         self._limits: list[tuple[float, int]] = []
+        self._threads = setting.threads
         self._may_begin = False
         #: time when `turn` has other work than freeing held jobs
         self._deadline_s = -math.inf
@@ -175,13 +178,15 @@ class DeskMachine:
         """Put a job that was given up by its PE in line for its next turn; `is_saved`: no work was lost."""
         job, spent = self.jobs[news.job], news.spent
         before_s = 0.0 if job.spent is None else job.spent.pe_s
+        had_begun = job.spent is not None and job.spent.started_s is not None
         job.spent, job.last_turn_s = spent, spent.pe_s - before_s
         job.is_sought = False
         self.jobs.happens(job, Happening.GIVEN_UP)
         self._rests(job, now)
-        self.line.put_again(job, spent.pe_s, 0.0 if is_saved else job.last_turn_s)
-        if job.terms.wallclock_limit_s and spent.started_s is not None:
+        self.line.put_again(job, spent.pe_s, 0.0 if is_saved else job.last_turn_s / self._threads)
+        if job.terms.wallclock_limit_s and spent.started_s is not None and not had_begun:
             heapq.heappush(self._limits, (spent.started_s + job.terms.wallclock_limit_s, job.id))
+            self.jobs.forget_gone(self._limits)
         self._look_again()
 
     def answer(self, job: LiveJob, outcome: str) -> list[int]:

@@ -119,6 +119,7 @@ class Service(Desk):
             clients=clients,
             finished=directory.finished,
             started_s=rank.now(),
+            threads=config.threads,
         )
         if rank.stimuli is None:
             self._machine = DeskMachine(self, desk)

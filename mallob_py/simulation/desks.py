@@ -83,6 +83,7 @@ class Desk:
                 *(ranks.size, config.ageing_s, plan.residents, plan.window),
                 rules=plan.rules(),
                 finished=answered,
+                threads=config.threads,
             ),
         )
         self.is_gone = False

@@ -1,5 +1,6 @@
 """The desk's machine with all parts of a client: waiting jobs age, held jobs do not."""
 
+import heapq
 import json
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def silent(_message: str) -> None:
 class Client:
     """A client on a single PE, with its machine and its endings; their messages are dropped."""
 
-    def __init__(self, folder: Path, residents_per_pe: int | None = None) -> None:
+    def __init__(self, folder: Path, residents_per_pe: int | None = None, threads: int = 1) -> None:
         self.folder = folder
         self.begun: list[int] = []
         self.at_limit: list[int] = []
@@ -41,7 +42,7 @@ class Client:
         self.hands.end_at_limit = lambda job, now: self.at_limit.append(job.id)
         self.running = RunningJobs(folder, None, silent)
         self.hands.is_suspect = lambda job: False
-        setting = DeskSetting(1, AGEING_S, residents_per_pe, window=1)
+        setting = DeskSetting(1, AGEING_S, residents_per_pe, window=1, threads=threads)
         self.machine = DeskMachine(self.hands, setting)
         parts = Parts(Mock(), Mock(), self.machine, Mock(), self.running, Mock())
         self.status = Mock()
@@ -134,6 +135,36 @@ def test_a_job_that_had_its_turn_is_set_back_and_begins_again_for_twice_as_long(
     assert first.last_turn_s == 0.5
     statistics = early_statistics(first, 2.0)
     assert (statistics.used_pe_s, statistics.used_wallclock_s, statistics.used_cpu_s) == (0.75, 1.5, 0.6)
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_the_work_that_may_be_lost_is_counted_in_time_of_pes(threads: int, tmp_path: Path) -> None:
+    express = Client(tmp_path, residents_per_pe=0, threads=threads)
+    first = express.take(1, accepted_s=0.0, since_s=0.0)
+    express.turn(0.0)
+    express.machine.terms(first, False, 0.0)
+    express.machine.had_turn(JobRests(1))
+    second = express.take(2, accepted_s=1.0, since_s=1.0)
+    express.turn(1.0)
+    express.give_up(first, Spent(0.5, 4.0 * threads, 4.0 * threads, 1, 0), 1.0)
+    express.turn(1.0)
+    express.machine.terms(second, False, 1.0)
+    express.machine.had_turn(JobRests(2))
+    express.take(3, accepted_s=1.0, since_s=1.0)
+    express.turn(1.0)
+    assert express.machine.line.set_back_due_s() == pytest.approx(1.0 + (4.0 - 0.5) / 0.05)
+
+
+def test_ends_of_limits_of_answered_jobs_are_forgotten(client: Client) -> None:
+    jobs = client.machine.jobs
+    client.take(1, accepted_s=0.0, since_s=0.0)
+    deadlines: list[tuple[float, int]] = []
+    for job in range(1000):
+        heapq.heappush(deadlines, (86_400.0 - job, job))
+        jobs.forget_gone(deadlines)
+    assert len(deadlines) < 100
+    assert (86_399.0, 1) in deadlines
+    assert deadlines[0] == min(deadlines)
 
 
 def given_up(express: Client, terms: JobTerms, spent: Spent) -> LiveJob:
