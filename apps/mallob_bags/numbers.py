@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +25,8 @@ def whole_number(
     if value is None:
         raise InputError(f"'{key}' is missing; give a whole number from {least} to {most}", "configuration")
     if isinstance(value, str) and value.lstrip("-").isdecimal():
-        value = int(value)
+        with contextlib.suppress(ValueError):  # no number, or more digits than Python reads
+            value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InputError(
             f"'{key}' must be a whole number from {least} to {most}, not {value!r:.40}", "configuration"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mallob_bags.betweenness import BetweennessApplication, BetweennessBag
+from mallob_bags.numbers import whole_number
 from mallob_bags.pi import CHUNK_POINTS, PiApplication
 from mallob_bags.queens import QueensApplication, QueensBag
 from mallob_bags.ranges import NumberedBag
@@ -231,3 +232,9 @@ for application, configuration in ((BetweennessApplication(), {"n": 6}), (Queens
     fields = application.fields(emptied(application.first_bag(graph, configuration)), configuration)
     slower = {"kernel": "python, slower than numba, which the extra 'fast' installs"}
     assert done.stdout.splitlines() == [str(dict(fields) | slower), str({"value": 4} | slower)]
+
+
+@pytest.mark.parametrize("points", ["--5", "9" * 5000], ids=["signs", "digits"])
+def test_a_text_that_python_reads_as_no_number_is_refused_in_one_line(points: str) -> None:
+    with pytest.raises(InputError, match="'points' must be a whole number"):
+        whole_number({"points": points}, "points", 1, 9)

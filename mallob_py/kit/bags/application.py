@@ -160,10 +160,17 @@ class _Work:
         self.minimizes = application.minimizes
 
     def first_bag(self) -> Bag:
-        return self._application.first_bag(*self._given)
+        return _bag("first_bag", self._application.first_bag(*self._given))
 
     def bag_from_bytes(self, data: bytes) -> Bag:
-        return self._application.bag_from_bytes(data, *self._given)
+        return _bag("bag_from_bytes", self._application.bag_from_bytes(data, *self._given))
+
+
+def _bag(method: str, returned: Any) -> Bag:
+    """Refuse what is no bag: None instead of a bag would count as a bag without tasks. Raises BagError."""
+    if not isinstance(returned, Bag):
+        raise BagError(f"{method} must return a Bag, not {returned!r:.80}")
+    return returned
 
 
 class _Spent(NamedTuple):

@@ -200,12 +200,12 @@ class Books:
         """Return the expected number of tasks left in the job, as known to the root; infinity: unknown."""
         assert self.root is not None
         bag = self.root.bag
-        left = float(bag.expected_tasks()) if bag is not None and not bag.is_empty() else 0.0
+        left = expected_of(bag) if bag is not None and not bag.is_empty() else 0.0
         for loan in self.root.loans.values():
             for data in loan.copy.bags:
                 if left == math.inf:
                     return left
-                left += float(self._work.bag_from_bytes(data).expected_tasks())
+                left += expected_of(self._work.bag_from_bytes(data))
         return left
 
     def done(self) -> int:
@@ -225,7 +225,7 @@ class Books:
 
     def expected_tasks(self) -> float:
         bags = (account.bag for account in self.accounts)
-        return sum(float(bag.expected_tasks()) for bag in bags if bag is not None and not bag.is_empty())
+        return sum(expected_of(bag) for bag in bags if bag is not None and not bag.is_empty())
 
     # --- solutions found -------------------------------------------------------------------
 
@@ -328,6 +328,14 @@ class Books:
         if one is None or other is None:
             return other if one is None else one
         return self._work.fold(one, other)
+
+
+def expected_of(bag: Bag) -> float:
+    """Return the expected number of tasks left in a bag."""
+    try:
+        return float(bag.expected_tasks())
+    except OverflowError:  # an exact integer beyond all floats
+        return math.inf
 
 
 def result_bytes(result: Any) -> bytes:

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from mallob_py.kit.app import OFFER_INTEGER_MAX, OFFER_INTEGER_MIN
 from mallob_py.kit.bags.bag import BagError
 from mallob_py.kit.bags.values import decode_value, encode_value
 
@@ -27,10 +28,21 @@ TELL_S = 0.01
 def number_of(best: Any) -> int | float:
     """Return the number that is the quality of a solution. Raises BagError if it cannot be compared."""
     number = best[0] if isinstance(best, tuple) and best else best
-    if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
+    if isinstance(number, bool) or not isinstance(number, int | float):
         raise BagError(
             f"the best of a bag must be a number, or a tuple that begins with a number, not {best!r:.80};"
             " convert numpy's numbers by float(...) or int(...)"
+        )
+    # The root offers each solution, so the number must be one that can be offered.
+    if isinstance(number, int) and not OFFER_INTEGER_MIN <= number <= OFFER_INTEGER_MAX:
+        raise BagError(
+            "the best of a bag must be a number, an integer from -2^63 to 2^64-1 or a float,"
+            f" not an integer of {number.bit_length()} bits"
+        )
+    if not math.isfinite(number):
+        raise BagError(
+            f"the best of a bag must be a number that is finite, not {number!r};"
+            " without a solution, it is None"
         )
     return number
 

@@ -60,7 +60,7 @@ from msgspec.structs import replace
 
 from mallob_py.kit.bags import messages
 from mallob_py.kit.bags.bag import Bag, BagError, Work
-from mallob_py.kit.bags.books import Account, Books, Loan, What, result_bytes
+from mallob_py.kit.bags.books import Account, Books, Loan, What, expected_of, result_bytes
 from mallob_py.kit.bags.others import Others
 
 #: first and longest delay before a worker without tasks asks again. The delay grows slowly: among thousands
@@ -465,7 +465,7 @@ class Ledger:
     def _lenders(self) -> list[Account]:
         """Return the accounts that have enough tasks to lend half of them, the richest first."""
         tasks = [
-            (account.bag.expected_tasks(), account)
+            (expected_of(account.bag), account)
             for account in reversed(self.books.accounts)
             if account.bag is not None and not account.bag.is_empty()
         ]

@@ -38,7 +38,7 @@ def _plain(value: Any) -> Any:
         case bool() | float() | str() | bytes():
             return value
         case int():
-            return ["i", str(value)]
+            return ["i", hex(value)]  # Python limits the number of decimal digits
         case tuple():
             return ["t", *map(_plain, value)]
         case np.ndarray() if value.dtype.kind in "biuf":
@@ -56,7 +56,7 @@ def _value(plain: Any) -> Any:
         return plain
     match plain:
         case ["i", digits]:
-            return int(digits)
+            return int(digits, 0)  # checkpoints of earlier versions have decimal digits
         case ["t", *items]:
             return tuple(map(_value, items))
         case ["a", dtype, shape, data]:

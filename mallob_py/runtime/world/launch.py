@@ -282,7 +282,9 @@ def supervise(
         while True:
             end = run(ranks, environment, stops)
             has_come_up = has_come_up or end.had_come_up
-            if end.code is not None or stops.first is not None or not has_come_up:
+            # Silent ranks that are told to end may still end in order, although nobody wanted their end.
+            has_ended = end.code is not None and not end.was_silent
+            if has_ended or stops.first is not None or not has_come_up:
                 return end.exit_code
             delay_s = limit.next_delay_s(time.monotonic())
             if delay_s is None:

@@ -136,7 +136,9 @@ def test_a_root_that_goes_on_knows_the_best_of_its_checkpoint() -> None:
     assert successor.books.best[0] == LEAST
 
 
-@pytest.mark.parametrize("best", [np.int64(3), (), ("a",), True, [3], math.nan])
+@pytest.mark.parametrize(
+    "best", [np.int64(3), (), ("a",), True, [3], math.nan, math.inf, (-math.inf, 1), 2**64, -(10**400)]
+)
 def test_a_best_that_cannot_be_compared_is_refused(best: object) -> None:
     with pytest.raises(BagError, match="the best of a bag must be a number"):
         Incumbent(minimizes=False).found(best, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 
 import numpy as np
@@ -101,6 +102,16 @@ def test_numbers_of_numpy_that_a_bag_tells_can_be_sent(monkeypatch: pytest.Monke
     root.work()
     root.hear(LEFT, repayment)
     assert tuple(map(int, root.ledger.books.result())) == TOTAL
+
+
+def test_a_bag_may_expect_more_tasks_than_any_float(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TreeBag, "expected_tasks", lambda bag: 10**400)
+    root, left = Worker(ROOT), Worker(LEFT)
+    root.ledger.open_root(0.0)
+    root.ledger.process(3, 0.0)
+    [(_, loan)] = root.hear(LEFT, ask(left))
+    assert isinstance(loan, messages.Lend)
+    assert root.ledger.books.expected_left() == math.inf
 
 
 def test_a_bag_is_lent_in_parts_of_so_many_bytes_and_the_rest_stays() -> None:

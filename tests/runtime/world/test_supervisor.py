@@ -1,12 +1,13 @@
 """When crashed ranks are started again, and when not."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from mallob_py.launchers import EXIT_FILE_VARIABLE
 from mallob_py.restarts import RestartLimit
-from mallob_py.runtime.world.launch import RESTART_WINDOW_S, run_world, supervise
+from mallob_py.runtime.world.launch import RESTART_WINDOW_S, StopRequests, run_world, supervise
 from mallob_py.runtime.world.mpi import AFTER_CRASH_VARIABLE, Crash, WorldEnd
 
 #: program of a single rank: notes its environment, reports that it is up if asked, ends by a code or signal
@@ -110,3 +111,15 @@ def test_nothing_is_printed_about_a_world_that_ends_well(
 ) -> None:
     run(tmp_path, "0", "0", 5)
     assert capfd.readouterr().err == ""
+
+
+def test_silent_ranks_that_end_in_order_when_they_wake_are_started_again() -> None:
+    ends = [WorldEnd(0, True, 0, None, was_silent=True), WorldEnd(0, True, 0, None)]
+    told = []
+
+    def run_next(ranks: int, env: Mapping[str, str], stops: StopRequests) -> WorldEnd:
+        told.append(env.get(AFTER_CRASH_VARIABLE))
+        return ends.pop(0)
+
+    assert supervise(1, run_next, restarts_max=1) == 0
+    assert told == [None, Crash.OF_ITSELF.value]
