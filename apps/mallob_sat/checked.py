@@ -237,7 +237,7 @@ class CheckedSearch(NativeSearch):
         assert self.checker.stdout is not None
         self._steps, self._verdict = self.checker.stdin, self.checker.stdout
         self.fds += (self._steps.fileno(), self._verdict.fileno())
-        self._steps.write(seal.key + seal.formula)
+        _write_all(self._steps, seal.key + seal.formula)
 
     # --- in the worker process ----------------------------------------------------------------
 

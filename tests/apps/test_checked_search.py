@@ -4,6 +4,7 @@ step.
 
 import random
 import signal
+import subprocess
 import sys
 from collections.abc import Collection
 from dataclasses import replace
@@ -192,6 +193,24 @@ def test_a_search_whose_checker_is_killed_is_replaced_twice(context: FakeContext
     with pytest.raises(RuntimeError, match="all processes of the worker died"):
         checked_race(context, formula, Strategy("cadical195"), kill)
     assert len(killed) == 3
+
+
+@needs_library
+def test_a_checker_that_dies_before_its_first_byte_is_replaced(
+    context: FakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = subprocess.Popen, []
+
+    def start_and_kill_first(*arguments: Any, **options: Any) -> Any:
+        started.append(start(*arguments, **options))
+        if len(started) == 1:
+            started[0].kill()
+            started[0].wait()
+        return started[-1]
+
+    monkeypatch.setattr("mallob_sat.checked.subprocess.Popen", start_and_kill_first)
+    result = checked_race(context, formula_of([[1, 2], [-1]]), Strategy("cadical195"))
+    assert (result.code, len(started)) == (10, 2)
 
 
 def read_checked(path: Path) -> Formula:
