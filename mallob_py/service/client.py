@@ -253,8 +253,8 @@ class PendingJob(NamedTuple):
 class Pending:
     """The jobs without a reply: their file names, their identities, and which of them are in groups.
 
-    `paths`: identity -> path of the job's file when it was listed; `owners`: identity -> user of the job, "" if
-    jobs of two users have this identity, since names may have dots.
+    `paths`: identity -> path of the job's file when it was listed; `owners`: identity -> user of the job, ""
+    if jobs of two users have this identity, since names may have dots.
     """
 
     file_names: frozenset[str]

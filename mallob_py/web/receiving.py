@@ -302,8 +302,8 @@ def _json_or_text(text: str) -> Any:
 def _fill_in(fields: dict[str, Any], user: str | None) -> bool:
     """Fill in user and name if they are missing; return whether the name is new, so that no other job has it.
 
-    Raises ApiError if `user` is given and the job, or the job that it continues, is another user's, or could be
-    by its name: users may have dots.
+    Raises ApiError if `user` is given and the job, or the job that it continues, is another user's, or has a
+    name with a dot, which can be read as another user's.
     """
     fields.setdefault("user", user or _DEFAULT_USER)
     if user is not None:

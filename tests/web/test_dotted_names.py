@@ -53,8 +53,9 @@ def test_a_waiting_job_is_its_users(tmp_path: Path, jobs: Jobs) -> None:
 def test_a_key_of_two_waiting_jobs_is_no_users(tmp_path: Path, jobs: Jobs) -> None:
     hand_in(tmp_path, SMITHS)
     hand_in(tmp_path, ANNAS, "b.json")
-    with pytest.raises(ApiError):
-        jobs.check_owner(KEY, 0, "anna")
+    for user in ("anna", "anna.smith"):
+        with pytest.raises(ApiError):
+            jobs.check_owner(KEY, 0, user)
 
 
 def test_a_users_token_is_for_names_without_a_dot() -> None:
