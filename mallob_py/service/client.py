@@ -253,13 +253,15 @@ class PendingJob(NamedTuple):
 class Pending:
     """The jobs without a reply: their file names, their identities, and which of them are in groups.
 
-    `paths`: identity -> path of the job's file when it was listed.
+    `paths`: identity -> path of the job's file when it was listed; `owners`: identity -> user of the job, ""
+    if jobs of two users have this identity, since names may have dots.
     """
 
     file_names: frozenset[str]
     identities: frozenset[str]
     grouped: frozenset[PendingJob] = frozenset()
     paths: Mapping[str, str] = field(default_factory=dict)
+    owners: Mapping[str, str] = field(default_factory=dict)
 
 
 class _File(NamedTuple):
@@ -321,12 +323,17 @@ class PendingJobs:
             raise self._gone
         self._known = still_known
         jobs = [job for job in still_known.values() if job is not None]
-        identities = {identity_of(job.user, job.name) for job in jobs} | leaving_identities
+        owners: dict[str, str] = {}
+        for job in jobs:
+            identity = identity_of(job.user, job.name)
+            if owners.setdefault(identity, job.user) != job.user:
+                owners[identity] = ""
         return Pending(
             frozenset({file.name for file in still_known} | leaving_names),
-            frozenset(identities),
+            frozenset(owners.keys() | leaving_identities),
             frozenset(job for job in jobs if job.group),
             {identity_of(job.user, job.name): paths[file] for file, job in still_known.items() if job},
+            owners,
         )
 
     def _job(self, file: _File, path: str) -> PendingJob | None:

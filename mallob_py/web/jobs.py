@@ -191,9 +191,11 @@ class Jobs:
         else:
             identity, index = _checked(key), self._checked_client(client_index)
             first, _, name = identity.partition(".")
-            owner = first if "." not in name else ""
-            if (live := self._live(identity, index)) is not None:
-                owner = live.user
+            owner = ""
+            if "." not in name:
+                owner = first
+            elif identity in (pending := self._look(index)).identities:
+                owner = pending.owners.get(identity, "")  # an older reply may be another user's
             elif (reply := _read_reply(self._reply_path(identity, index))) is not None:
                 owner = str(reply.get("user", ""))
         if owner != user:
@@ -462,12 +464,24 @@ class Jobs:
 
     # --- results --------------------------------------------------------------------------------
 
-    def reply(self, key: str, client_index: int | None = None, number: int | None = None) -> dict[str, Any]:
+    def reply(
+        self,
+        key: str,
+        client_index: int | None = None,
+        number: int | None = None,
+        user: str | None = None,
+    ) -> dict[str, Any]:
         """Return the reply of a job, without paths of the host. Raises ApiError.
 
         If the job's `number` in the service is given, the reply must belong to this job, not to another job
-        of its name.
+        of its name; if `user` is given, to a job of this user.
         """
+        reply = self._reply_of_job(key, client_index, number)
+        if user is not None and reply.get("user", user) != user:  # a damaged reply has no user
+            raise ApiError(404, f"no job {key} of {user} here")
+        return reply
+
+    def _reply_of_job(self, key: str, client_index: int | None, number: int | None) -> dict[str, Any]:
         if number is not None and not is_submission(key):
             reply = self._reply(_checked(key), self._checked_client(client_index))
             # Replies of all revisions of a chain have the number of the first revision.

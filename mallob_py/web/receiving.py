@@ -302,12 +302,15 @@ def _json_or_text(text: str) -> Any:
 def _fill_in(fields: dict[str, Any], user: str | None) -> bool:
     """Fill in user and name if they are missing; return whether the name is new, so that no other job has it.
 
-    Raises ApiError if `user` is given and the job, or the job that it continues, is another user's.
+    Raises ApiError if `user` is given and the job, or the job that it continues, is another user's, or has a
+    name with a dot, which can be read as another user's.
     """
     fields.setdefault("user", user or _DEFAULT_USER)
     if user is not None:
         if fields["user"] != user:
             raise ApiError(403, f"this token is for jobs of {user}", "user")
+        if "." in str(fields.get("name", "")):
+            raise ApiError(403, "a token of a user is for jobs whose names have no dot", "name")
         owner, _, name = str(fields.get("precursor", "")).partition(".")
         if "precursor" in fields and (owner != user or "." in name):
             raise ApiError(403, f"this token is for chains of {user}, if job names have no dot", "precursor")

@@ -481,7 +481,7 @@ class Interface:
 
     async def reply(self, request: Request) -> Response:
         asked = await self._admitted(request)
-        reply = await run_in_threadpool(self.jobs.reply, *asked, _number(request, "number"))
+        reply = await run_in_threadpool(self.jobs.reply, *asked, _number(request, "number"), _user(request))
         try:
             return await run_in_threadpool(_json, reply)  # the reply can be megabytes
         except RecursionError:
@@ -489,7 +489,8 @@ class Interface:
 
     async def model(self, request: Request) -> Response:
         key, client = await self._admitted(request)
-        reply = await run_in_threadpool(self.jobs.reply, key, client, _number(request, "number"))
+        asked = (key, client, _number(request, "number"), _user(request))
+        reply = await run_in_threadpool(self.jobs.reply, *asked)
         if "error" in reply:
             raise ApiError(409, f"the job failed: {reply['error'].get('message', '')}")
         solution = await run_in_threadpool(self.jobs.solution, reply, client)
@@ -507,7 +508,7 @@ class Interface:
     async def result_file(self, request: Request) -> Response:
         key, client = await self._admitted(request)
         name = str(request.path_params["name"])
-        reply = await run_in_threadpool(self.jobs.reply, key, client)
+        reply = await run_in_threadpool(self.jobs.reply, key, client, None, _user(request))
         file = await run_in_threadpool(self.jobs.result_file, reply, name, client)
         return FromFile(file, media_type=_BYTES)
 
