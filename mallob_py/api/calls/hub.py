@@ -481,6 +481,8 @@ class Hub:
             self._call()
 
     def _take_in(self, one: _Submitted) -> None:
+        if one.future.done():
+            return
         group = self._open_group
         if group is None or not group.fits(one.terms, one.function, one.retries):
             self._close_group()
@@ -489,6 +491,8 @@ class Hub:
             group = self._open_group = _OpenGroup(lane, one.terms, one.function, one.retries, sink)
         group.items.append(one.call)
         group.sink.add(one.future)
+        if one.future.done():  # cancelled in between, when the future did not know its sink
+            self._abandon(group.sink, len(group.items) - 1)
 
     def _close_group(self) -> None:
         """Hand on the calls collected in the open group."""
