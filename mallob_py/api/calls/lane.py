@@ -18,7 +18,16 @@ from mallob_py.api.client import Answer, JobError
 from mallob_py.kit.calls import messages
 from mallob_py.kit.calls.delivering import Deliverer
 from mallob_py.kit.calls.initializing import NotInitialized
-from mallob_py.kit.calls.values import CallError, Pickled, load, load_error, packed, restored, told
+from mallob_py.kit.calls.values import (
+    CallError,
+    Pickled,
+    dump_error,
+    load,
+    load_error,
+    packed,
+    restored,
+    told,
+)
 from mallob_py.kit.calls.wire import Buffer
 
 #: time after which a job without calls ends
@@ -348,10 +357,11 @@ class Lane:
         if self._members.pop(number, None) is None:
             return
         for group, call in self._book.lose(number, is_to_blame):
-            content = group.content
-            if isinstance(content, CallSet):
-                died = f"its workers died {_times(group.losses[call])}"
+            died = f"its workers died {_times(group.losses[call])}"
+            if isinstance(group.content, CallSet):
                 self._fail(group, [call], lambda name, died=died: WorkerLost(f"{died}: {name}"))  # type: ignore[misc]
+            else:
+                self._fail_inner(group, WorkerLost(f"{died}: a call within a call"))
         for group in tuple(self._groups):
             if isinstance(group.content, InnerSet) and group.content.origin == number:
                 self._book.cancel(group)
@@ -421,11 +431,19 @@ class Lane:
     def _take_inner_results(
         self, number: int, message: messages.Results, group: Group, buffers: list[Buffer], now: float
     ) -> None:
-        content: InnerSet = group.content
         if self._book.results(number, message.batch, [0], message.spent_s, now):
-            del self._groups[group]
-            if (origin := self._members.get(content.origin)) is not None:
-                origin.worker.send(messages.InnerResults(content.group, message.is_ok), buffers)
+            self._answer_inner(group, message.is_ok, buffers)
+
+    def _answer_inner(self, group: Group, is_ok: list[bool], buffers: Sequence[Buffer]) -> None:
+        content: InnerSet = group.content
+        self._groups.pop(group, None)
+        if (origin := self._members.get(content.origin)) is not None:
+            origin.worker.send(messages.InnerResults(content.group, is_ok), buffers)
+
+    def _fail_inner(self, group: Group, error: BaseException) -> None:
+        """Send each call of an inner group's batch an error."""
+        count = group.content.count
+        self._answer_inner(group, [False] * count, packed([dump_error(error, __file__)] * count))
 
     def _unreadable(self, number: int, batch_number: int, buffers: list[Buffer], now: float) -> None:
         """Fail a batch that a worker cannot read, since other workers most likely lack the same module."""

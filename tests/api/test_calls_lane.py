@@ -1,0 +1,88 @@
+"""A lane tells workers and callers what becomes of calls whose workers go."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
+
+from mallob_py.api.calls.book import Group
+from mallob_py.api.calls.lane import CallSet, Lane, Terms, WorkerLost
+from mallob_py.api.calls.sinks import CallFuture, FutureSink
+from mallob_py.api.client import Answer
+from mallob_py.kit.calls import messages
+from mallob_py.kit.calls.delivering import Deliverer
+from mallob_py.kit.calls.values import dump, load, load_error, packed, pickled
+
+
+class Worker:
+    """A connection that only records the messages sent to it."""
+
+    is_closed = False
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.got: list[tuple[Any, Sequence[Any]]] = []
+
+    def send(self, message: Any, buffers: Sequence[Any] = ()) -> None:
+        self.got.append((message, buffers))
+
+    def takes(self, kind: type[Any]) -> list[tuple[Any, Sequence[Any]]]:
+        """Return the messages of a kind."""
+        return [each for each in self.got if isinstance(each[0], kind)]
+
+
+class Stage:
+    """A lane with one call, which runs on the worker `root`."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Future[Answer]] = []
+        numbers = count(100)
+        self.lane = Lane(
+            1, Terms(), self._start, lambda: next(numbers), Deliverer("test"), print, is_own=False
+        )
+        self.future: CallFuture[Any] = CallFuture()
+        sink = FutureSink(print)
+        sink.add(self.future)
+        function = self.lane.function_of(pickled(len))
+        self.group = Group(CallSet(function, [(("x",), {})], True, sink))
+        self.lane.add(self.group, 1)
+        self.lane.turn(0.0)
+        self.root = self.joins(1, 0)
+
+    def _start(self, lane: Lane) -> Future[Answer]:
+        self.jobs.append(Future())
+        return self.jobs[-1]
+
+    def joins(self, number: int, index: int) -> Worker:
+        """Let a worker join, and give it calls."""
+        worker = Worker(number)
+        self.lane.joined(worker, 0.0)
+        self.lane.heard(number, messages.Place(index, 2), [], 0.0)
+        self.lane.turn(0.0)
+        return worker
+
+    def submit_inner(self, calls: int) -> None:
+        """Let the root's call give away calls."""
+        buffers = [*dump(len, "it"), *packed([(("x",), {})] * calls)]
+        self.lane.heard(1, messages.Inner(7, calls, 1, True), buffers, 0.0)
+
+    def inner_errors(self) -> list[BaseException]:
+        """Return the errors of the calls that the root's call has given away."""
+        [(message, buffers)] = self.root.takes(messages.InnerResults)
+        assert message.group == 7
+        errors = load(list(buffers))
+        assert len(message.is_ok) == len(errors)
+        assert not any(message.is_ok)
+        return [load_error(each, "") for each in errors]
+
+
+def test_an_inner_call_that_kills_its_workers_fails() -> None:
+    stage = Stage()
+    stage.submit_inner(2)
+    for number in (2, 3, 4):
+        assert not stage.root.takes(messages.InnerResults)
+        stage.joins(number, 1)
+        stage.lane.lost(number)
+    assert [type(error) for error in stage.inner_errors()] == [WorkerLost, WorkerLost]
+    assert stage.lane.groups == (stage.group,)
+    assert stage.lane.left == 1
