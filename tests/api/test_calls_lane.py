@@ -36,12 +36,10 @@ class Stage:
 
     def __init__(self) -> None:
         self.jobs: list[Future[Answer]] = []
-        numbers = count(100)
-        self.lane = Lane(
-            1, Terms(), self._start, lambda: next(numbers), Deliverer("test"), print, is_own=False
-        )
+        numbers, deliverer = count(100), Deliverer("test")
+        self.lane = Lane(1, Terms(), self._start, lambda: next(numbers), deliverer, print, is_own=False)
         self.future: CallFuture[Any] = CallFuture()
-        sink = FutureSink(print)
+        sink = FutureSink(print, deliverer.put)
         sink.add(self.future)
         function = self.lane.function_of(pickled(len))
         self.group = Group(CallSet(function, [(("x",), {})], True, sink))

@@ -486,7 +486,7 @@ class Hub:
         group = self._open_group
         if group is None or not group.fits(one.terms, one.function, one.retries):
             self._close_group()
-            sink = FutureSink(self._abandon)
+            sink = FutureSink(self._abandon, self._deliverer.put)
             lane = self._lane(one.terms)
             group = self._open_group = _OpenGroup(lane, one.terms, one.function, one.retries, sink)
         group.items.append(one.call)
