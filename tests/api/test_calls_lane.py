@@ -1,12 +1,14 @@
 """A lane tells workers and callers what becomes of calls whose workers go."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from itertools import count
 from typing import Any
 
+import pytest
+
 from mallob_py.api.calls.book import Group
-from mallob_py.api.calls.lane import CallSet, Lane, Terms, WorkerLost
+from mallob_py.api.calls.lane import GRACE_S, CallSet, Lane, Terms, WorkerLost
 from mallob_py.api.calls.sinks import CallFuture, FutureSink
 from mallob_py.api.client import Answer
 from mallob_py.kit.calls import messages
@@ -84,3 +86,33 @@ def test_an_inner_call_that_kills_its_workers_fails() -> None:
     assert [type(error) for error in stage.inner_errors()] == [WorkerLost, WorkerLost]
     assert stage.lane.groups == (stage.group,)
     assert stage.lane.left == 1
+
+
+@pytest.mark.parametrize("end", ["interrupt", "loss of the outer call's worker"])
+def test_an_end_of_an_outer_call_ends_the_calls_that_it_gave_away(end: str) -> None:
+    stage = Stage()
+    stage.submit_inner(3)
+    other = stage.joins(2, 1)
+    [(calls, _)] = other.takes(messages.Calls)
+    if end == "interrupt":
+        stage.lane.cancel_all(1.0)
+        assert [type(error) for error in stage.inner_errors()] == [CancelledError] * 3
+    else:
+        stage.lane.lost(1)
+    assert [one for one, _ in other.takes(messages.Recall)] == [messages.Recall([calls.batch])]
+    stage.lane.heard(2, messages.GivenBack(calls.batch, [2, 1]), [], 1.0)
+    stage.lane.turn(1.0 + GRACE_S)
+    assert [one for one, _ in other.takes(messages.Stop)] == [messages.Stop(calls.batch, [0, 1, 2])]
+    stage.lane.heard(2, messages.Results(calls.batch, [0], [False], 0.0), packed([None]), 3.0)
+    assert stage.lane.groups == (() if end == "interrupt" else (stage.group,))
+
+
+def test_an_inner_batch_of_which_nothing_has_begun_is_given_back() -> None:
+    stage = Stage()
+    stage.submit_inner(3)
+    other = stage.joins(2, 1)
+    [(calls, _)] = other.takes(messages.Calls)
+    stage.lane.cancel_all(1.0)
+    stage.lane.heard(2, messages.GivenBack(calls.batch, [2, 1, 0]), [], 1.0)
+    stage.lane.turn(1.0 + GRACE_S)
+    assert not other.takes(messages.Stop)

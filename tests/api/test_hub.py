@@ -14,6 +14,7 @@ from mallob_py.api.calls import hub as hub_module
 from mallob_py.api.calls.hub import Hub
 from mallob_py.api.calls.lane import JobEnded, Terms
 from mallob_py.api.calls.sinks import CallFuture, FutureSink
+from mallob_py.api.executor import Executor
 from mallob_py.kit.calls.values import pickled
 
 
@@ -111,8 +112,21 @@ def test_a_call_cancelled_before_the_hub_knows_it_needs_no_job(
     hub.close()
     goes_on.set()
     hub._thread.join(DEADLINE_S)
-    assert not hub._thread.is_alive()
+    has_ended = not hub._thread.is_alive()
+    hub.break_off(RuntimeError)  # so that a failure of this test ends, too
+    assert has_ended
     assert moment.startswith("while") or not client.jobs
+
+
+def test_a_stopped_call_ends_the_calls_of_its_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(KeyboardInterrupt): ...
+
+    done: list[str] = []
+    monkeypatch.setattr(Executor, "interrupt", lambda _: done.append("interrupt"))
+    monkeypatch.setattr(Executor, "shutdown", lambda _: done.append("shutdown"))
+    with pytest.raises(Stopped), object.__new__(Executor):
+        raise Stopped
+    assert done == ["interrupt", "shutdown"]
 
 
 def test_workers_get_the_entries_of_the_import_path_that_are_folders(

@@ -350,9 +350,7 @@ class Hub:
         def cancel() -> None:
             now = time.monotonic()
             for lane in self._all_lanes:
-                for group in lane.groups:
-                    if isinstance(group.content, CallSet):
-                        lane.cancel(group, now)
+                lane.cancel_all(now)
 
         self.call(cancel)
 

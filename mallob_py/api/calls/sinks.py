@@ -58,6 +58,8 @@ class CallFuture(SettledOnce[_T]):
     _place: tuple[FutureSink, int] | None = None
     #: whether the call has been sent to a worker
     _has_begun = False
+    #: the callbacks, of the base class
+    _done_callbacks: list[Callable[[Future[_T]], object]]
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +132,7 @@ class FutureSink:
             if future is None:
                 continue
             future._place = None
-            # A callback may wait for further calls of this batch, so callbacks run in deliveries of their own.
+            # A callback may wait for further calls of this batch, so it runs in a delivery of its own.
             if future._done_callbacks or isinstance(value, CancelledError):
                 self._put(partial(_settle, future, ok, value))
                 continue
