@@ -111,8 +111,10 @@ def test_a_call_cancelled_before_the_hub_knows_it_needs_no_job(
         monkeypatch.setattr(FutureSink, "add", add_cancelled)
     hub.close()
     goes_on.set()
-    hub._thread.join(DEADLINE_S)
-    has_ended = not hub._thread.is_alive()
+    joining = threading.Thread(target=hub.join, daemon=True)
+    joining.start()
+    joining.join(DEADLINE_S)
+    has_ended = not joining.is_alive()
     hub.break_off(RuntimeError)  # so that a failure of this test ends, too
     assert has_ended
     assert moment.startswith("while") or not client.jobs
