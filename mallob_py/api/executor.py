@@ -450,7 +450,7 @@ class Executor(concurrent.futures.Executor):
 
     def __exit__(self, exc_type: type[BaseException] | None, *further: object) -> None:
         """Shut down when all calls are done; Ctrl-C ends the calls."""
-        if exc_type is KeyboardInterrupt:
+        if exc_type is not None and issubclass(exc_type, KeyboardInterrupt):
             self.interrupt()
         self.shutdown()
 

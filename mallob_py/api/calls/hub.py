@@ -350,9 +350,7 @@ class Hub:
         def cancel() -> None:
             now = time.monotonic()
             for lane in self._all_lanes:
-                for group in lane.groups:
-                    if isinstance(group.content, CallSet):
-                        lane.cancel(group, now)
+                lane.cancel_all(now)
 
         self.call(cancel)
 
@@ -481,14 +479,18 @@ class Hub:
             self._call()
 
     def _take_in(self, one: _Submitted) -> None:
+        if one.future.done():
+            return
         group = self._open_group
         if group is None or not group.fits(one.terms, one.function, one.retries):
             self._close_group()
-            sink = FutureSink(self._abandon)
+            sink = FutureSink(self._abandon, self._deliverer.put)
             lane = self._lane(one.terms)
             group = self._open_group = _OpenGroup(lane, one.terms, one.function, one.retries, sink)
         group.items.append(one.call)
         group.sink.add(one.future)
+        if one.future.done():  # cancelled in between, when the future did not know its sink
+            self._abandon(group.sink, len(group.items) - 1)
 
     def _close_group(self) -> None:
         """Hand on the calls collected in the open group."""

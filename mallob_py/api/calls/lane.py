@@ -18,7 +18,16 @@ from mallob_py.api.client import Answer, JobError
 from mallob_py.kit.calls import messages
 from mallob_py.kit.calls.delivering import Deliverer
 from mallob_py.kit.calls.initializing import NotInitialized
-from mallob_py.kit.calls.values import CallError, Pickled, load, load_error, packed, restored, told
+from mallob_py.kit.calls.values import (
+    CallError,
+    Pickled,
+    dump_error,
+    load,
+    load_error,
+    packed,
+    restored,
+    told,
+)
 from mallob_py.kit.calls.wire import Buffer
 
 #: time after which a job without calls ends
@@ -165,6 +174,8 @@ class Lane:
         self._idle_since_s: float | None = None
         self._steered: tuple[int, int, int] = (-1, -1, -1)
         self._steer_s = 0.0
+        #: time of the last turn
+        self._now_s = 0.0
         self._groups: dict[Group, None] = {}
         self._functions: dict[int, FunctionRef] = {}
         self._pickled: dict[bytes, int] = {}
@@ -204,10 +215,19 @@ class Lane:
         self._book.extend(group, len(content.items))
 
     def cancel(self, group: Group, now: float) -> None:
-        """End a map's open calls with CancelledError."""
-        self._deliver(group, self._book.cancel(group), lambda _: CancelledError())
+        """End a group's open calls with CancelledError."""
+        calls = self._book.cancel(group)
+        if isinstance(group.content, CallSet):
+            self._deliver(group, calls, lambda _: CancelledError())
+        elif calls:
+            self._fail_inner(group, CancelledError())
         self._groups.pop(group, None)
         self._end_unwanted(group, None, now)
+
+    def cancel_all(self, now: float) -> None:
+        """End all open calls with CancelledError, also calls that running calls have submitted."""
+        for group in tuple(self._groups):
+            self.cancel(group, now)
 
     def abandon(self, sink: Sink, call: int, now: float) -> None:
         """End a submitted call, whose outcome is unwanted, with CancelledError."""
@@ -265,6 +285,7 @@ class Lane:
 
     def turn(self, now: float) -> None:
         """Send all calls that can be sent, and begin or end the job."""
+        self._now_s = now
         if self._book.left and self.job is None:
             self._begin_job()
         self._stop_unwanted(now)
@@ -348,14 +369,14 @@ class Lane:
         if self._members.pop(number, None) is None:
             return
         for group, call in self._book.lose(number, is_to_blame):
-            content = group.content
-            if isinstance(content, CallSet):
-                died = f"its workers died {_times(group.losses[call])}"
+            died = f"its workers died {_times(group.losses[call])}"
+            if isinstance(group.content, CallSet):
                 self._fail(group, [call], lambda name, died=died: WorkerLost(f"{died}: {name}"))  # type: ignore[misc]
+            else:
+                self._fail_inner(group, WorkerLost(f"{died}: a call within a call"))
         for group in tuple(self._groups):
             if isinstance(group.content, InnerSet) and group.content.origin == number:
-                self._book.cancel(group)
-                del self._groups[group]
+                self.cancel(group, self._now_s)
 
     def heard(self, number: int, message: messages.FromWorker, buffers: list[Buffer], now: float) -> None:
         """Take in a message from a worker."""
@@ -379,7 +400,10 @@ class Lane:
                 self._take_results(number, message, buffers, now)
             case messages.GivenBack(batch, places):
                 order = member.orders.get(batch, [])
-                self._book.given_back(number, batch, [order[place] for place in places])
+                found = self._book.batch_of(number, batch)
+                # A whole batch is one call of the book; its running call goes on until it is stopped.
+                if found is not None and (not found.group.is_whole or len(places) == len(order)):
+                    self._book.given_back(number, batch, [order[place] for place in places])
             case messages.Unreadable(batch):
                 self._unreadable(number, batch, buffers, now)
             case messages.Told(batch, place, done, total):
@@ -421,11 +445,19 @@ class Lane:
     def _take_inner_results(
         self, number: int, message: messages.Results, group: Group, buffers: list[Buffer], now: float
     ) -> None:
-        content: InnerSet = group.content
         if self._book.results(number, message.batch, [0], message.spent_s, now):
-            del self._groups[group]
-            if (origin := self._members.get(content.origin)) is not None:
-                origin.worker.send(messages.InnerResults(content.group, message.is_ok), buffers)
+            self._answer_inner(group, message.is_ok, buffers)
+
+    def _answer_inner(self, group: Group, is_ok: list[bool], buffers: Sequence[Buffer]) -> None:
+        content: InnerSet = group.content
+        self._groups.pop(group, None)
+        if (origin := self._members.get(content.origin)) is not None:
+            origin.worker.send(messages.InnerResults(content.group, is_ok), buffers)
+
+    def _fail_inner(self, group: Group, error: BaseException) -> None:
+        """Send each call of an inner group's batch an error."""
+        count = group.content.count
+        self._answer_inner(group, [False] * count, packed([dump_error(error, __file__)] * count))
 
     def _unreadable(self, number: int, batch_number: int, buffers: list[Buffer], now: float) -> None:
         """Fail a batch that a worker cannot read, since other workers most likely lack the same module."""
@@ -502,7 +534,7 @@ class Lane:
         number, batch, group, calls = assignment
         member, content = self._members[number], group.content
         if isinstance(content, InnerSet):
-            member.orders[batch] = [0]
+            member.orders[batch] = [0] * content.count
             message = messages.Calls(batch, content.function.number, content.count, True, 0, is_whole=True)
             self._send_calls(member, message, content.function, content.buffers)
             return

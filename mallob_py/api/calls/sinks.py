@@ -7,8 +7,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -57,6 +58,8 @@ class CallFuture(SettledOnce[_T]):
     _place: tuple[FutureSink, int] | None = None
     #: whether the call has been sent to a worker
     _has_begun = False
+    #: the callbacks, of the base class
+    _done_callbacks: list[Callable[[Future[_T]], object]]
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,9 +103,12 @@ class CallFuture(SettledOnce[_T]):
 class FutureSink:
     """A sink of separately submitted calls: their futures."""
 
-    def __init__(self, abandon: Callable[[FutureSink, int], None]) -> None:
-        """Create a sink; `abandon` ends a call, and may be called by any thread."""
+    def __init__(
+        self, abandon: Callable[[FutureSink, int], None], put: Callable[[Callable[[], object]], None]
+    ) -> None:
+        """Create a sink; `abandon` ends a call, and may be called by any thread; `put` adds a delivery."""
         self.abandon = abandon
+        self._put = put
         #: future of each call, by the call's number; None: the call has an outcome
         self.futures: list[CallFuture[Any] | None] = []
 
@@ -126,19 +132,40 @@ class FutureSink:
             if future is None:
                 continue
             future._place = None
-            # Callbacks are the user's code and may raise; other code may have set the future's outcome.
-            with suppress(BaseException):
-                if isinstance(value, CancelledError):
-                    future.cancel()
-                elif future.wants_outcome():
-                    if ok:
-                        future.set_result(value)
-                    else:
-                        future.set_exception(value)
+            # A callback may wait for further calls of this batch, so it runs in a delivery of its own.
+            if future._done_callbacks or isinstance(value, CancelledError):
+                self._put(partial(_settle, future, ok, value))
+                continue
+            with suppress(InvalidStateError):  # other code has set the future's outcome
+                if future.wants_outcome():
+                    self._set(future, ok, value)
+
+    def _set(self, future: CallFuture[Any], ok: bool, value: Any) -> None:
+        """Set a future's outcome; if the future has callbacks meanwhile, in a delivery of its own."""
+        with future._condition:  # nobody can add a callback in between
+            if not future._done_callbacks:
+                _set_outcome(future, ok, value)
+                return
+        self._put(partial(_set_outcome, future, ok, value))
 
     def told(self, call: int, progress: CallProgress) -> None:
         if (future := self.futures[call]) is not None:
             future._progress = progress
+
+
+def _settle(future: CallFuture[Any], ok: bool, value: Any) -> None:
+    """Set or cancel a future. This runs the future's callbacks, which may raise any exception."""
+    if isinstance(value, CancelledError):
+        future.cancel()
+    elif future.wants_outcome():
+        _set_outcome(future, ok, value)
+
+
+def _set_outcome(future: CallFuture[Any], ok: bool, value: Any) -> None:
+    if ok:
+        future.set_result(value)
+    else:
+        future.set_exception(value)
 
 
 class _Outcomes:
