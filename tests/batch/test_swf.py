@@ -59,6 +59,22 @@ def test_processors_are_those_that_a_job_had_and_else_those_that_it_asked_for(tm
     assert [job.nodes for job in workload.jobs] == [2, 4]
 
 
+def test_partial_executions_are_no_jobs_beside_the_line_of_their_whole_job(tmp_path: Path) -> None:
+    whole = "1 0 0 30 4 -1 -1 4 60 -1 1 1 1 1 1 1 -1 -1\n"
+    parts = "1 0 0 10 4 -1 -1 4 60 -1 2 1 1 1 1 1 -1 -1\n1 50 -1 20 4 -1 -1 4 60 -1 3 1 1 1 1 1 -1 -1\n"
+    workload = workload_of(read_swf(trace(tmp_path, HEAD + whole + parts)))
+    assert [(job.number, truth.run_s) for job, truth in zip(workload.jobs, workload.truths, strict=True)] == [
+        (1, 30)
+    ]
+    assert workload.left_out == (("partial executions (status 2 to 4) of whole jobs", 2),)
+    assert workload.rejected == ()
+    assert workload.remarks == ()
+    alone = workload_of(read_swf(trace(tmp_path, HEAD + parts)))
+    assert [truth.run_s for truth in alone.truths] == [10, 20]
+    assert alone.left_out == ()
+    assert [remark.partition(",")[0] for remark in alone.remarks] == ["2 partial executions (status 2 to 4)"]
+
+
 def submitted(*times_s: float) -> str:
     rows = [f"{number} {time_s} -1 100 2" + " -1" * 13 for number, time_s in enumerate(times_s, 1)]
     return "\n".join([*rows, ""])

@@ -29,6 +29,8 @@ FIELDS = 18
 VALUE_MAX = 1e15
 #: the mark of an unknown time of submission
 _UNKNOWN_S = -1.0
+#: the status of a line for a whole job, and of a line for a part of its execution
+_WHOLE, _PARTIAL = (0, 1), (2, 3, 4)
 #: the time of submission [s] (three years) above which a time is taken to count from 1970
 _EPOCH_MIN_S = 1e8
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -153,11 +155,13 @@ def workload_of(
 
     Jobs without a time of submission, processors or run time, and jobs too large for the machine are left
     out; `left_out` counts them, `rejected` contains them. `minimal_run_s`: shorter run times are raised to
-    it. Estimates below run times are raised to these. `rows`: only these rows of the sorted ones are used.
+    it. Partial executions of a job that has a line for the whole job are no jobs; `left_out` counts them.
+    Estimates below run times are raised to these. `rows`: only these rows of the sorted ones are used.
     The machine has `nodes` nodes of `processors_per_node` processors; where these are 0, the header
     determines them, and `remarks` say how. Raises ValueError if the machine's number of nodes is unknown.
     """
-    data = swf.rows if partition is None else swf.rows[swf.rows[:, 15] == partition]
+    data, partial = _without_parts(swf.rows)
+    data = data if partition is None else data[data[:, 15] == partition]
     header = Header(swf.header_number("MaxProcs"), swf.header_number("MaxNodes"))
     machine = machine_of(header, _processors(data), nodes, processors_per_node)
     data = data[np.lexsort((data[:, 0], data[:, 1]))]
@@ -170,7 +174,7 @@ def workload_of(
     demand = demand_of(data[:, 1], np.where(has_submission, sizes, 0), runs)
     if not machine.nodes:
         raise ValueError(unknown(demand))
-    said = machine.remark, overload(header, machine, demand, nodes), _zero_among(data)
+    said = machine.remark, overload(header, machine, demand, nodes), _zero_among(data), _parts_among(data)
     remarks = tuple(filter(None, said))
     wanted = {
         "without a time of submission": has_submission,
@@ -179,7 +183,7 @@ def workload_of(
         f"larger than the machine ({machine.nodes} nodes)": sizes <= machine.nodes,
     }
     reasons, fits = _sorted_out(wanted)
-    left_out = tuple((reason, int(them.sum())) for reason, them in reasons.items() if them.any())
+    left_out = (*partial, *((reason, int(them.sum())) for reason, them in reasons.items() if them.any()))
     # The first submission of a job that can run, or if no job can, of any job.
     first_s = data[fits if fits.any() else slice(None), 1][:1].sum()
     rejected = tuple(
@@ -198,6 +202,26 @@ def workload_of(
     ]
     truths = list(map(Truth, runs.tolist()))
     return Workload(jobs, truths, machine.nodes, name, left_out, rejected=rejected, remarks=remarks)
+
+
+def _without_parts(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], tuple[tuple[str, int], ...]]:
+    """Return the rows without partial executions of whole jobs, and a reason with their number if any."""
+    whole = rows[np.isin(rows[:, 10], _WHOLE), 0]
+    parts = np.isin(rows[:, 10], _PARTIAL) & np.isin(rows[:, 0], whole)
+    if not parts.any():
+        return rows, ()
+    return rows[~parts], (("partial executions (status 2 to 4) of whole jobs", int(parts.sum())),)
+
+
+def _parts_among(data: NDArray[np.float64]) -> str:
+    """Return a remark if partial executions are played as jobs, for lack of a line for their job; else ""."""
+    parts = data[np.isin(data[:, 10], _PARTIAL), 0]
+    if not parts.size:
+        return ""
+    return (
+        f"{parts.size} partial executions (status 2 to 4), such as one of job {parts[0]:.0f}, are jobs of"
+        " their own here: the trace has no line for the whole job"
+    )
 
 
 def _sorted_out(
