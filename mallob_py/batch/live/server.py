@@ -46,6 +46,8 @@ WAITING_MAX = 100_000
 _LINE_S = 20.0
 #: the pause for other work after a decision, in multiples of the time that the decision took
 _SHARE = 5
+#: the variables of a job's orders; a job submitted by another job must not inherit that job's orders
+_ORDERS = ("SCHEDULER_SOCKET", "JOB_SOCKET")
 _KEEPER_POLL_S = 0.05
 #: the greatest number of jobs that a reason names
 _NAMED = 5
@@ -309,7 +311,7 @@ class _Server:
         launch = KeeperLaunch(
             [str(job.script)],
             entry.wishes.folder or submitted.directory,
-            submitted.environment
+            {name: value for name, value in submitted.environment.items() if name not in _ORDERS}
             | dict(self._nodes.machine.environment)
             | self._variables(entry, len(slots)),
             self._limit_s(entry),

@@ -195,6 +195,16 @@ def test_jobs_run_with_their_variables_in_their_folder(make: Make, tmp_path: Pat
     assert Path(line.output).read_text() == scheduler.output(job)
 
 
+def test_a_job_does_not_inherit_the_orders_of_the_job_that_submits_it(make: Make, tmp_path: Path) -> None:
+    scheduler = make()
+    inherited = ENVIRONMENT | {"JOB_SOCKET": "/jobs/1/orders.sock", "SCHEDULER_SOCKET": "/scheduler.sock"}
+    script = "#!/bin/bash\n#NODES 1\n#REQUIRED_TIME 60000\necho ${JOB_SOCKET-none} ${SCHEDULER_SOCKET-none}\n"
+    answer = scheduler.ask(Submit(script, "inner", str(tmp_path), inherited))
+    assert isinstance(answer, Done)
+    assert scheduler.ended(answer.job).state == "exit code 0"
+    assert scheduler.output(answer.job) == "none none\n"
+
+
 def test_a_script_for_slurm_runs_unchanged(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "fcfs", "--default-time", "7m")
     (tmp_path / "run").mkdir()
