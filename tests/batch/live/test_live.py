@@ -367,6 +367,21 @@ def test_jobs_come_after_others_and_after_their_success_and_a_killed_scheduler_k
     assert scheduler.ended(late).state == "exit code 0"
 
 
+def test_a_long_chain_ends_if_its_first_job_fails(make: Make, tmp_path: Path) -> None:
+    scheduler = make()
+    go, waits = the_file(tmp_path, "go")
+    first = last = scheduler.submit(RIGID, waits + "exit 1\n")
+    for _ in range(600):
+        last = scheduler.submit(RIGID, "true\n", after_ok=(last,))
+    go.touch()
+    poll_until(lambda: (scheduler.folder / "ended" / str(last)).exists())
+    assert f"job {last - 1}, which it needs, has ended: not started" in scheduler.explained(last)
+    assert len(os.listdir(scheduler.folder / "ended")) == last - first + 1
+    answer = scheduler.ask(Queue(1000, 0))
+    assert isinstance(answer, Jobs)
+    assert answer.running == answer.waiting == []
+
+
 def test_why_a_job_waits_and_when_it_starts_is_explained(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "easy")
     _, waits = the_file(tmp_path, "never")
