@@ -105,7 +105,9 @@ def _submit(options: BatchSubmitOptions, request: requests.Submit, script: str) 
     lines = SlurmLines({}, (), 0, [])
     with contextlib.suppress(ScriptError):  # the scheduler reports the error
         lines = slurm_lines(request.script)
-    own, jobs = request.environment, list[int]()
+    # The task of an array may submit this job, which does not belong to that array.
+    own = {name: one for name, one in request.environment.items() if not name.startswith("SLURM_ARRAY_")}
+    request, jobs = msgspec.structs.replace(request, environment=own), list[int]()
     for place, task in enumerate(lines.tasks or (None,)):
         if task is not None:
             tasks = lines.tasks

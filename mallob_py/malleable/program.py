@@ -110,7 +110,8 @@ def disable_malleable_handler() -> None:
 def _addresses() -> tuple[Address, Address] | None:
     """Return the addresses of the scheduler and of this program; None: no scheduler. Raises OSError."""
     ours, theirs = os.environ.get("JOB_SOCKET"), os.environ.get("SCHEDULER_SOCKET")
-    if ours and theirs:
+    # A rigid job may have inherited the sockets of the job that submitted it.
+    if ours and theirs and os.environ.get("ELASTIC", "malleable") in ("malleable", "evolving"):
         return theirs, ours
     ip, port = os.environ.get("SCHEDULER_IP", _LOCAL), os.environ.get("SCHEDULER_PORT", "")
     if ip == _LOCAL or not port.isdecimal():

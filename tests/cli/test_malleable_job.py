@@ -84,3 +84,16 @@ def test_a_wish_or_progress_without_a_scheduler_has_no_effect(
         wish_for_processes(3)
     with pytest.raises(FileNotFoundError):
         report_progress(3.5)
+
+
+def test_a_rigid_job_takes_no_orders_of_the_job_that_submitted_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SCHEDULER_PORT", raising=False)
+    monkeypatch.setenv("JOB_SOCKET", str(tmp_path / "orders.sock"))
+    monkeypatch.setenv("SCHEDULER_SOCKET", str(tmp_path / "scheduler.sock"))
+    monkeypatch.setenv("ELASTIC", "rigid")
+    wish_for_processes(3)
+    monkeypatch.setenv("ELASTIC", "evolving")
+    with pytest.raises(FileNotFoundError):
+        wish_for_processes(3)

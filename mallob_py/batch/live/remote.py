@@ -116,7 +116,11 @@ def keep_remotely(folder: Path, launch: Launch) -> Status:
         die_with(keeper, signal.SIGTERM)
 
     try:
-        with open_output(folder, launch.output) as output:
+        output = open_output(folder, launch.output)
+    except OSError as error:
+        return Status(RunEnd.NOT_STARTED, error=f"{error.filename}: {error.strerror}")
+    try:
+        with output:
             shell = subprocess.Popen(
                 [*launch.remote, *python(), "-m", "mallob_py.batch.live.guard"],
                 stdin=subprocess.PIPE,

@@ -16,6 +16,7 @@ import socket
 import struct
 import subprocess
 import time
+from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -46,6 +47,8 @@ WAITING_MAX = 100_000
 _LINE_S = 20.0
 #: the pause for other work after a decision, in multiples of the time that the decision took
 _SHARE = 5
+#: the variables of a job's orders; a job submitted by another job must not inherit that job's orders
+_ORDERS = ("SCHEDULER_SOCKET", "JOB_SOCKET")
 _KEEPER_POLL_S = 0.05
 #: the greatest number of jobs that a reason names
 _NAMED = 5
@@ -309,7 +312,7 @@ class _Server:
         launch = KeeperLaunch(
             [str(job.script)],
             entry.wishes.folder or submitted.directory,
-            submitted.environment
+            {name: value for name, value in submitted.environment.items() if name not in _ORDERS}
             | dict(self._nodes.machine.environment)
             | self._variables(entry, len(slots)),
             self._limit_s(entry),
@@ -432,6 +435,19 @@ class _Server:
         return True
 
     def _end(self, entry: _Entry, status: Status) -> None:
+        """End a job, and each job that thereby cannot start, however long the chain of jobs is."""
+        ends = deque([(entry, status)])
+        while ends:
+            entry, status = ends.popleft()
+            self._end_alone(entry, status)
+            for number, submitted in list(self._held.items()):
+                if entry.folder.number in submitted.comes_after:
+                    waiting = self._entries[number]
+                    failed = self._settle(waiting, submitted, {entry.folder.number: status})
+                    if failed is not None:
+                        ends.append((waiting, failed))
+
+    def _end_alone(self, entry: _Entry, status: Status) -> None:
         try:
             self._folder.end(entry.folder, status)
         except (OSError, FolderError) as error:
@@ -440,9 +456,6 @@ class _Server:
                 self._start_task(self._write_end_later(entry.folder, status))
         del self._entries[entry.folder.number]
         self._say(f"job {entry.folder.number} {entry.wishes.name} has ended: {status}")
-        for number, submitted in list(self._held.items()):  # `_hold` may end jobs, which may end further jobs
-            if number in self._held and entry.folder.number in submitted.comes_after:
-                self._hold(self._entries[number], submitted, {entry.folder.number: status})
 
     async def _write_end_later(self, job: JobFolder, status: Status) -> None:
         error: Exception | None = None
@@ -620,12 +633,18 @@ class _Server:
         self._hold(entry, submitted)
         return requests.Done(job.number)
 
-    def _hold(
+    def _hold(self, entry: _Entry, submitted: Submitted) -> None:
+        """Let a new or restored job wait as `_settle` does, or end it."""
+        if (failed := self._settle(entry, submitted)) is not None:
+            self._end(entry, failed)
+
+    def _settle(
         self, entry: _Entry, submitted: Submitted, ended: Mapping[int, Status] = MappingProxyType({})
-    ) -> None:
+    ) -> Status | None:
         """Let a job wait for the jobs that it comes after or, if all have ended, for its turn.
 
-        End the job if a job in `after_ok` did not end well. `ended`: job that has just ended -> its status.
+        Return the status with which the job must end if a job in `after_ok` did not end well, else None.
+        `ended`: job that has just ended -> its status.
         """
         number = entry.folder.number
         was_held = self._held.pop(number, None) is not None
@@ -635,15 +654,14 @@ class _Server:
             status = ended.get(other) or self._folder.outcome(other)
             if status is None or not status.is_well:
                 how = "it is not known how" if status is None else str(status)
-                error = f"job {other}, which it needs, has ended: {how}"
-                self._end(entry, Status(RunEnd.NOT_STARTED, error=error))
-                return
+                return Status(RunEnd.NOT_STARTED, error=f"job {other}, which it needs, has ended: {how}")
         if not self._entries.keys().isdisjoint(submitted.comes_after):
             self._held[number] = submitted
         else:
             take_in = self._scheduler.admit if was_held else self._scheduler.submit
             take_in(self._job(entry))
             self._want_decision()
+        return None
 
     def _tasks_of(self, number: int, array: int = 0) -> list[int]:
         """Return a job's number and, if it is an array's, the numbers of the tasks that have not ended.

@@ -195,6 +195,16 @@ def test_jobs_run_with_their_variables_in_their_folder(make: Make, tmp_path: Pat
     assert Path(line.output).read_text() == scheduler.output(job)
 
 
+def test_a_job_does_not_inherit_the_orders_of_the_job_that_submits_it(make: Make, tmp_path: Path) -> None:
+    scheduler = make()
+    inherited = ENVIRONMENT | {"JOB_SOCKET": "/jobs/1/orders.sock", "SCHEDULER_SOCKET": "/scheduler.sock"}
+    script = "#!/bin/bash\n#NODES 1\n#REQUIRED_TIME 60000\necho ${JOB_SOCKET-none} ${SCHEDULER_SOCKET-none}\n"
+    answer = scheduler.ask(Submit(script, "inner", str(tmp_path), inherited))
+    assert isinstance(answer, Done)
+    assert scheduler.ended(answer.job).state == "exit code 0"
+    assert scheduler.output(answer.job) == "none none\n"
+
+
 def test_a_script_for_slurm_runs_unchanged(make: Make, tmp_path: Path) -> None:
     scheduler = make("--policy", "fcfs", "--default-time", "7m")
     (tmp_path / "run").mkdir()
@@ -355,6 +365,21 @@ def test_jobs_come_after_others_and_after_their_success_and_a_killed_scheduler_k
     assert [scheduler.output(job) for job in (lacks, too, gone)] == ["", "", ""]
     late = scheduler.submit(RIGID, "echo late\n", after_ok=(second,))
     assert scheduler.ended(late).state == "exit code 0"
+
+
+def test_a_long_chain_ends_if_its_first_job_fails(make: Make, tmp_path: Path) -> None:
+    scheduler = make()
+    go, waits = the_file(tmp_path, "go")
+    first = last = scheduler.submit(RIGID, waits + "exit 1\n")
+    for _ in range(600):
+        last = scheduler.submit(RIGID, "true\n", after_ok=(last,))
+    go.touch()
+    poll_until(lambda: (scheduler.folder / "ended" / str(last)).exists())
+    assert f"job {last - 1}, which it needs, has ended: not started" in scheduler.explained(last)
+    assert len(os.listdir(scheduler.folder / "ended")) == last - first + 1
+    answer = scheduler.ask(Queue(1000, 0))
+    assert isinstance(answer, Jobs)
+    assert answer.running == answer.waiting == []
 
 
 def test_why_a_job_waits_and_when_it_starts_is_explained(make: Make, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mallob_py.batch.live import guard, remote
-from mallob_py.batch.live.launch import Launch
+from mallob_py.batch.live.launch import Launch, RunEnd, Status
 from mallob_py.batch.live.remote import Ready
 from mallob_py.batch.live.requests import REQUEST_MAX_BYTES, Refused
 from mallob_py.batch.live.server import _Server
@@ -58,3 +58,10 @@ def test_a_request_that_is_nested_too_deeply_is_refused() -> None:
     answer = asyncio.run(server._answer(b'{"type":"Cancel","job":1,"more":' + b"[" * 100_000))
     assert isinstance(answer, Refused)
     assert "not a request" in answer.error
+
+
+def test_an_output_that_cannot_be_opened_is_no_fault_of_the_node(tmp_path: Path) -> None:
+    output = str(tmp_path / "none" / "out")
+    launch = Launch(["true"], "/", {}, 1.0, remote=["false"], output=output)
+    why = f"{output}: No such file or directory"
+    assert remote.keep_remotely(tmp_path, launch) == Status(RunEnd.NOT_STARTED, error=why)

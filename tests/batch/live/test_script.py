@@ -264,6 +264,32 @@ def test_no_more_tasks_of_an_array_run_at_once_than_it_says(
     assert capsys.readouterr().out.split() == ["11", "12", "13", "14", "15"]
 
 
+def test_what_the_task_of_an_array_submits_is_no_member_of_that_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Submit] = []
+
+    def ask(_: object, request: Submit, __: str) -> Done:
+        asked.append(request)
+        return Done(10 + len(asked))
+
+    monkeypatch.setattr(batch_live, "_ask", ask)
+    for name in ("JOB_ID", "TASK_ID", "TASK_COUNT", "TASK_MIN", "TASK_MAX", "TASK_STEP"):
+        monkeypatch.setenv(f"SLURM_ARRAY_{name}", "7")
+    single, array = tmp_path / "single.sh", tmp_path / "array.sh"
+    single.write_text(HEAD)
+    array.write_text(f"{HEAD}#SBATCH --array=3\n")
+    parsed = options.parse("batch submit", [str(single), str(array)], {})
+    assert isinstance(parsed, BatchSubmitOptions)
+    assert batch_live.run_submit(parsed) == 0
+    told = [
+        {name: value for name, value in request.environment.items() if "SLURM_ARRAY" in name}
+        for request in asked
+    ]
+    names = ("TASK_ID", "TASK_COUNT", "TASK_MIN", "TASK_MAX")
+    assert told == [{}, dict(zip((f"SLURM_ARRAY_{name}" for name in names), "3133", strict=True))]
+
+
 def test_the_tasks_of_an_array_that_are_in_one_state_are_one_line() -> None:
     def line(job: int, state: str, array: int = 0) -> JobLine:
         return JobLine(job, "sweep", "rigid", state, 1, 1, 1, 0.0, 0.0, 60.0, "out", array=array)
