@@ -39,6 +39,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, as_completed, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -811,7 +812,8 @@ class Client:
             self._end_unended()
             self._look_for_service()
             for _, future, ending in endings:  # done last: the user may reuse the job's name at once
-                future.end(ending)
+                with suppress(BaseException):  # callbacks are the user's and may raise anything
+                    future.end(ending)
             delay_s = _POLL_DELAY_MIN_S if endings else min(1.2 * delay_s, _POLL_DELAY_MAX_S)
 
     def _forget(self, name: str) -> None:
@@ -878,7 +880,8 @@ def _bytes_of(result: Mapping[str, Any]) -> bytes:
 
 def _remove(path: Path | None) -> None:
     if path is not None:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder may have become read-only
+            path.unlink()
 
 
 def solve(*args: Any, **fields: Any) -> Answer:

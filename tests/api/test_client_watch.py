@@ -110,6 +110,25 @@ def test_a_name_is_free_when_its_job_has_its_answer(client: Client, out: Path) -
     assert again[0].result(DEADLINE_S).satisfiable is False
 
 
+def test_callbacks_and_files_that_cannot_be_removed_stop_no_other_answer(
+    client: Client, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def quit_now(_: Future[Answer]) -> None:
+        raise SystemExit(1)
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    large = [[one] for one in range(1, 60_000)]
+    futures = [client.submit(large, name=f"j{number}") for number in range(3)]
+    futures[0].add_done_callback(quit_now)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", unlink)
+        for number, future in enumerate(futures):
+            publish(out / f"u.j{number}.json")
+            assert future.result(DEADLINE_S).satisfiable is False
+
+
 def test_a_client_short_of_descriptors_reads_replies_later_and_misses_no_service(
     client: Client, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
