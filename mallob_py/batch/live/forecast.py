@@ -53,11 +53,11 @@ def start_of(job: int, scheduler: LiveScheduler, now_s: float) -> float | None:
                 case OrderGrow(other):
                     played.grown(other)
         if not effects:
-            ends = ((one.estimated_end_s, number) for number, one in played.running.items())
-            end_s, first = min(ends, default=(math.inf, 0))
-            now_s = max(now_s, min(end_s, played.wake_s))
+            ends = {number: one.estimated_end_s for number, one in played.running.items()}
+            now_s = max(now_s, min([*ends.values(), played.wake_s]))
             if now_s == math.inf:
                 return None
-            if end_s <= now_s:
-                played.ended(first)
+            for number, end_s in ends.items():  # a job left running now would count as overdue
+                if end_s <= now_s:
+                    played.ended(number)
     return None

@@ -39,6 +39,13 @@ def test_who_may_overtake_starts_earlier() -> None:
     assert start_of(2, easy, 0.0) == 100.0
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative"])
+def test_jobs_that_end_together_are_awaited_together(policy: str) -> None:
+    scheduler = scheduler_of(policy, 16, *(rigid(number, 1, 100.0) for number in range(1, 17)))
+    scheduler.submit(rigid(17, 16, 10.0))
+    assert start_of(17, scheduler, 0.0) == 100.0
+
+
 def test_nothing_of_the_scheduler_changes() -> None:
     scheduler = scheduler_of("easy", 4, rigid(1, 4, 100.0), rigid(2, 4, 50.0))
     for _ in range(2):
