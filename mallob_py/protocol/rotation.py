@@ -155,14 +155,10 @@ def rotated(
     """Return the rotation and the volumes for `jobs`, which are more than `size`."""
     before, volumes = since.rotation, since.volumes
     shares = fair_shares(jobs, size) if since.events or not before.is_on else before.shares
-    if max(shares.values()) < 1.0 - _ROUNDING:
-        whole, left, rests = dict.fromkeys(shares, 0), size, shares
-    else:
-        whole = {job: int(share + _ROUNDING) for job, share in shares.items()}
-        left = size - sum(whole.values())
-        if not left:  # the other jobs' shares are too small for floats, and still these jobs must begin
-            largest = max(whole, key=lambda job: (shares[job], job))
-            whole[largest], left = whole[largest] - 1, 1
+    whole = _whole_parts(shares, size)
+    left = size - sum(whole.values())
+    rests = shares
+    if left < size:
         rests = {job: max(0.0, share - whole[job]) for job, share in shares.items()}
     accounts = _charged(since, jobs, slices, rests)
     period_left_s = before.period_left_s - since.elapsed_s if before.is_on else slices.slice_s
@@ -212,6 +208,16 @@ def rotated(
     taken = {job: place for job, place in places.taken().items() if job in chosen}
     next_s = max(next_s, slices.shortest_s)
     return Rotation(accounts, shares, taken, period_left_s, next_s, since.is_one_host), found
+
+
+def _whole_parts(shares: Mapping[int, float], size: int) -> dict[int, int]:
+    """Return how many PEs each job has for good. At least one PE of `size` is left for turns."""
+    if max(shares.values()) < 1.0 - _ROUNDING:
+        return dict.fromkeys(shares, 0)
+    whole = {job: int(share + _ROUNDING) for job, share in shares.items()}
+    if sum(whole.values()) == size:  # other shares are too small for floats, but their jobs must begin
+        whole[max(whole, key=lambda job: (shares[job], job))] -= 1
+    return whole
 
 
 class _Turns(NamedTuple):
