@@ -244,7 +244,8 @@ def test_nobody_is_resized_late_in_his_life_nor_for_too_high_a_cost() -> None:
         ("mebf:variant=all", "variant is 'all', not one of handoff, spare, intensive"),
         ("mebf:gaps=fill", "gaps is 'fill', not one of basic, expand, shrink"),
         ("mebf:share=2", "share and kept must be from 0 to 1"),
-        ("mebf:theta=nan", "theta and spare 0 or more, gamma above 0"),
+        ("mebf:theta=-1", "theta and spare 0 or more, gamma above 0"),
+        ("mebf:theta=nan", "theta is .nan., not a number"),
     ],
 )
 def test_settings_that_are_none_are_refused(text: str, message: str) -> None:
