@@ -653,8 +653,16 @@ class _Server:
                 continue
             status = ended.get(other) or self._folder.outcome(other)
             if status is None or not status.is_well:
-                how = "it is not known how" if status is None else str(status)
+                how = "it is not known how"
+                if status is not None:  # without its reason, which may name a long chain of jobs
+                    how = status.ending.value if status.error else str(status)
                 return Status(RunEnd.NOT_STARTED, error=f"job {other}, which it needs, has ended: {how}")
+        # Folders of jobs that have ended may be removed at any time.
+        left = [other for other in submitted.after_ok if other in self._entries]
+        if left != submitted.after_ok:
+            submitted = msgspec.structs.replace(submitted, after_ok=left)
+            with contextlib.suppress(OSError):
+                entry.folder.write("job", submitted)
         if not self._entries.keys().isdisjoint(submitted.comes_after):
             self._held[number] = submitted
         else:

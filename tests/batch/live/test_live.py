@@ -361,10 +361,24 @@ def test_jobs_come_after_others_and_after_their_success_and_a_killed_scheduler_k
         *("exit code 3", "exit code 0", "exit code 0", "exit code 0", "cancelled")
     ]
     assert states[lacks] == f"not started: job {first}, which it needs, has ended: exit code 3"
-    assert states[too].startswith(f"not started: job {lacks}, which it needs, has ended: not started")
+    assert states[too] == f"not started: job {lacks}, which it needs, has ended: not started"
     assert [scheduler.output(job) for job in (lacks, too, gone)] == ["", "", ""]
     late = scheduler.submit(RIGID, "echo late\n", after_ok=(second,))
     assert scheduler.ended(late).state == "exit code 0"
+
+
+def test_a_job_that_has_ended_well_may_be_forgotten_by_those_that_need_it(make: Make, tmp_path: Path) -> None:
+    scheduler = make()
+    go, waits = the_file(tmp_path, "go")
+    first = scheduler.submit(RIGID, "true\n")
+    second = scheduler.submit(RIGID, waits)
+    needs = scheduler.submit(RIGID, "echo needs\n", after_ok=(first, second))
+    assert scheduler.ended(first).state == "exit code 0"
+    shutil.rmtree(scheduler.folder / "ended" / str(first))
+    scheduler.kill()
+    scheduler.start()
+    go.touch()
+    assert scheduler.ended(needs).state == "exit code 0"
 
 
 def test_a_long_chain_ends_if_its_first_job_fails(make: Make, tmp_path: Path) -> None:
