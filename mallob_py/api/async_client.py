@@ -19,6 +19,7 @@ import dataclasses
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -170,7 +171,8 @@ class _Job(Future[_T]):
     def interrupt(self) -> None:
         """Order the end of the job, unless the job has ended; do not wait for the end."""
         if not self.done() and not self._submission.cancel():
-            self._thread.submit(self._cancel_job)
+            with suppress(RuntimeError):  # the client is closed, and has ended its jobs
+                self._thread.submit(self._cancel_job)
 
     def _cancel_job(self) -> None:
         if self._job is not None:

@@ -563,9 +563,11 @@ class Client:
         future = optimization.OptimumFuture(job.name, look, job.cancel)
 
         def settle(done: Future[Answer]) -> None:
-            if done.cancelled() or not future.set_running_or_notify_cancel():
+            if done.cancelled():
+                future.cancel()
+            elif not future.wants_outcome():
                 return
-            if (error := done.exception()) is not None:
+            elif (error := done.exception()) is not None:
                 future.set_exception(error)
             else:
                 reply = done.result().reply

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.api.formulas import clauses_of, is_integer, literals_of, wcnf_text, weight_of, weighted_of
+from mallob_py.api.settled import SettledOnce
 
 _OPTIMUM, _SATISFIABLE, _UNSATISFIABLE = 30, 10, 20
 
@@ -131,7 +131,7 @@ def _integer(value: object, what: str) -> int:
     return int(cast(int, value))
 
 
-class OptimumFuture(Future[Optimum]):
+class OptimumFuture(SettledOnce[Optimum]):
     """The future optimum of one optimisation job, called `name`."""
 
     def __init__(

@@ -5,7 +5,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +15,7 @@ from waiting import DEADLINE_S, poll_until
 from mallob_py import Answer, Client
 from mallob_py.api import client as client_module
 from mallob_py.api import replies
+from mallob_py.api.optimization import minimizing
 from mallob_py.api.replies import NewFiles
 from mallob_py.service import client as service
 from mallob_py.service.store import lock
@@ -127,6 +128,17 @@ def test_callbacks_and_files_that_cannot_be_removed_stop_no_other_answer(
         for number, future in enumerate(futures):
             publish(out / f"u.j{number}.json")
             assert future.result(DEADLINE_S).satisfiable is False
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+def test_an_optimum_whose_job_is_cancelled_ends_for_all_that_wait(client: Client, how: str) -> None:
+    future = client.optimize(minimizing([[1, 2]], {1: 1}))
+    if how == "cancel":
+        assert future.cancel()
+    else:
+        client.close()
+    assert wait([future], DEADLINE_S).done == {future}
+    assert future.cancelled()
 
 
 def test_a_client_short_of_descriptors_reads_replies_later_and_misses_no_service(
