@@ -142,8 +142,12 @@ def _wait_for(options: BatchSubmitOptions, jobs: Sequence[int]) -> int:
     left, code = set(jobs), 0
     while left:
         time.sleep(_WAIT_PERIOD_S)
-        answer = _ask(options, requests.Queue(0, 10 * len(jobs) + _SHOWN))
+        answer = _ask(options, requests.Queue(0, 0, sorted(left)))
         assert isinstance(answer, requests.Jobs)
+        for job in left.intersection(answer.unknown):
+            left.remove(job)
+            print(f"{job}: it is not known how it ended; its folder was removed")
+            code = 1
         for line in answer.ended:
             if line.job in left:
                 left.remove(line.job)

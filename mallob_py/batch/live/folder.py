@@ -244,14 +244,24 @@ class Folder:
 
     def outcome(self, number: int) -> Status | None:
         """Return how a job ended; None: unknown."""
-        with contextlib.suppress(OSError, FolderError), own_folder.opened(self._ended) as folder:
-            if _is_job(str(number), folder):
+        with contextlib.suppress(OSError, FolderError):
+            if _is_job_of(self._ended, number):
                 return JobFolder(self._ended / str(number)).status()
         return None
 
     def ended(self, last: int) -> list[JobFolder]:
         """Return the ended jobs, but at most the `last` newest, in the order of submission."""
         return list(islice(_folders(self._ended), last))[::-1]
+
+    def ended_among(self, numbers: Iterable[int]) -> tuple[list[JobFolder], list[int]]:
+        """Return the ended jobs among `numbers`, and the numbers of jobs that have no folder."""
+        found, unknown = list[JobFolder](), list[int]()
+        for number in numbers:
+            if _is_job_of(self._ended, number):
+                found.append(JobFolder(self._ended / str(number)))
+            elif not _is_job_of(self._jobs, number):
+                unknown.append(number)
+        return found, unknown
 
     def end(self, job: JobFolder, status: Status) -> JobFolder:
         """Write a job's status and move its folder to the ended jobs; return its new folder."""
@@ -279,6 +289,12 @@ def _folders(path: Path) -> Iterator[JobFolder]:
         ):
             if _is_job(str(number), folder):
                 yield JobFolder(path / str(number))
+
+
+def _is_job_of(path: Path, number: int) -> bool:
+    with contextlib.suppress(FileNotFoundError), own_folder.opened(path) as folder:
+        return _is_job(str(number), folder)
+    return False
 
 
 def _is_job(name: str, within: int) -> bool:

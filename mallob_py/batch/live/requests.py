@@ -53,10 +53,11 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
 
 
 class Queue(msgspec.Struct, frozen=True, tag=True):
-    """List all running jobs, and at most `waiting` waiting and `ended` ended jobs."""
+    """List running jobs, at most `waiting` waiting and `ended` ended jobs, and the ended ones of `jobs`."""
 
     waiting: int
     ended: int
+    jobs: list[int] = []
 
 
 class Explain(msgspec.Struct, frozen=True, tag=True):
@@ -138,7 +139,10 @@ class JobLine(msgspec.Struct, frozen=True):
 
 
 class Jobs(msgspec.Struct, frozen=True, tag=True):
-    """The requested jobs, and how many jobs wait in all. `turns`: the loop's turns per second."""
+    """The requested jobs, and how many jobs wait in all. `turns`: the loop's turns per second.
+
+    `unknown`: the jobs that were asked for and are no jobs of the scheduler's folder.
+    """
 
     policy: str
     running: list[JobLine]
@@ -146,6 +150,7 @@ class Jobs(msgspec.Struct, frozen=True, tag=True):
     ended: list[JobLine]
     waiting_count: int
     turns: int = 0
+    unknown: list[int] = []
 
 
 class Explained(msgspec.Struct, frozen=True, tag=True):

@@ -723,7 +723,8 @@ class _Server:
             for number in islice(numbers, request.waiting)
         ]
         ended = list[requests.JobLine]()
-        for job in self._folder.ended(request.ended) if request.ended else ():
+        asked, unknown = self._folder.ended_among(job for job in request.jobs if job not in self._entries)
+        for job in [*asked, *(self._folder.ended(request.ended) if request.ended else ())]:
             try:
                 submitted, run, status = job.submitted(), job.run(), job.status()
             except (OSError, FolderError):
@@ -734,7 +735,8 @@ class _Server:
             ended.append(msgspec.structs.replace(line, state=str(status), ran_s=ran_s))
         turns = shown(self.loop.per_second())
         waiting_count = len(scheduler.waiting) + len(self._held)
-        return requests.Jobs(scheduler.policy.name, running, waiting, ended, waiting_count, turns)
+        policy = scheduler.policy.name
+        return requests.Jobs(policy, running, waiting, ended, waiting_count, turns, unknown)
 
     def _explain(self, number: int) -> requests.Answer:
         entry, now_s, scheduler = self._entries.get(number), self._now_s, self._scheduler

@@ -1164,6 +1164,36 @@ def test_an_array_is_submitted_task_by_task_in_the_bytes_of_its_script(make: Mak
     assert [line.split()[0] for line in ended] == numbers  # one job at a time
 
 
+def test_who_waits_hears_of_each_end_however_many_other_jobs_end(make: Make, tmp_path: Path) -> None:
+    scheduler = make(slots=2)
+    go, waits = the_file(tmp_path, "go")
+    (script := tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH -t 1\n" + waits)
+    command = [
+        *COMMAND,
+        "batch",
+        "submit",
+        "--dir",
+        str(scheduler.folder),
+        "--wait",
+        str(script),
+        str(script),
+    ]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None
+        first, second = int(waiting.stdout.readline()), int(waiting.stdout.readline())
+        last = scheduler.submit(RIGID, "true\n", after=(second,))
+        scheduler.cancel(second)
+        scheduler.ended(second)
+        shutil.rmtree(scheduler.folder / "ended" / str(second))
+        for _ in range(80):
+            last = scheduler.submit(RIGID, "true\n", after_ok=(last,))
+            scheduler.cancel(last)
+        go.touch()
+        told = waiting.communicate(timeout=DEADLINE_S)[0].splitlines()
+    assert waiting.returncode == 1
+    assert sum(line.startswith(f"{first} job.sh: exit code 0") for line in told) == 1, told
+
+
 def test_the_number_of_an_array_means_all_its_tasks(make: Make, tmp_path: Path) -> None:
     live = make(slots=1)
     gate = tmp_path / "gate"
