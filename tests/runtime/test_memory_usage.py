@@ -29,6 +29,14 @@ from mallob_py.runtime.memory import (
 MB = 1 << 20
 
 
+def filled(size_bytes: int) -> mmap.mmap:
+    """Return new private memory with all its pages; the heap may have a hole that is in memory already."""
+    memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for at in range(0, size_bytes, mmap.PAGESIZE):
+        memory[at] = 1
+    return memory
+
+
 @contextmanager
 def child_after(work: Callable[[], object]) -> Iterator[int]:
     """Yield a child process that has done `work` and then waits."""
@@ -52,7 +60,7 @@ def child_after(work: Callable[[], object]) -> Iterator[int]:
 
 def test_the_peak_outlasts_the_memory() -> None:
     def take_and_free() -> bool:
-        bytearray(b"x") * (80 * MB)
+        filled(80 * MB)
         return True
 
     with child_after(lambda: True) as idle, child_after(take_and_free) as pid:
@@ -61,7 +69,7 @@ def test_the_peak_outlasts_the_memory() -> None:
 
 def test_a_peak_can_be_forgotten() -> None:
     def take_free_and_forget() -> bool:
-        bytearray(b"x") * (80 * MB)
+        filled(80 * MB)
         forget_peak()
         return True
 
@@ -110,11 +118,11 @@ def test_processes_are_added_up_and_what_they_share_counts_once(tmp_path: Path) 
     path = tmp_path / "shared"
     path.write_bytes(bytes(60 * MB))
 
-    def map_and_take(own_bytes: int) -> tuple[bytearray, mmap.mmap]:
+    def map_and_take(own_bytes: int) -> tuple[mmap.mmap, mmap.mmap]:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         assert mapped.find(b"x") < 0
-        return bytearray(b"x") * own_bytes, mapped
+        return filled(own_bytes), mapped
 
     def parent() -> object:
         held = map_and_take(40 * MB)
@@ -146,7 +154,7 @@ def test_private_memory_is_that_of_all_processes_now_without_files(tmp_path: Pat
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         assert mapped.find(b"x") < 0
-        inner = child_after(lambda: bytearray(b"x") * (80 * MB))
+        inner = child_after(lambda: filled(80 * MB))
         inner.__enter__()  # the test kills this process
         return mapped, inner
 
@@ -210,7 +218,7 @@ def test_a_child_that_another_thread_has_started_belongs_to_the_process() -> Non
     children = []
 
     def run() -> None:
-        with child_after(lambda: bytearray(b"x") * (80 * MB)) as pid:
+        with child_after(lambda: filled(80 * MB)) as pid:
             children.append(pid)
             has_begun.set()
             may_end.wait()
