@@ -1,7 +1,6 @@
 """Bounds on the size of classes and functions, and on accesses of tests to private attributes."""
 
 import ast
-import re
 from collections.abc import Iterator
 
 from source_trees import PRODUCT, sources
@@ -9,7 +8,6 @@ from source_trees import PRODUCT, sources
 _ATTRIBUTES_MAX, _METHODS_MAX, _LINES_MAX = 40, 50, 60
 #: number of accesses of tests to private attributes of other objects; this number must only fall
 _REACHES = 39
-_PRIVATE = re.compile("_[a-z]", re.IGNORECASE)
 
 #: functions that may be longer -> reason
 _LONG = {
