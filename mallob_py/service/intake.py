@@ -48,6 +48,10 @@ _LITERAL_BYTES = 4
 WAITING_MAX = 200_000
 #: time for which a revision waits for its precursor, and an interruption for its job
 _PRECURSOR_WAIT_S = 1.0
+#: coarsest tick of a file system's clock: files of one tick seem to come at the same time, or out of order
+_TICK_S = 0.05
+#: time by which such files come one after the other
+_AFTER_S = 1e-6
 #: error of a job whose file another process has changed; the owner of a file may always write to it
 _CHANGED = "the job's file was changed after it was taken; hand in a new file"
 
@@ -122,6 +126,8 @@ class Intake:
         #: answered revisions of a former service whose precursor must run again first: identity of the
         #: precursor -> (first revision of the chain, file, parsed file)
         self._unrestored: dict[str, tuple[int, Incoming, JobFile]] = {}
+        #: time when the last accepted file was handed in, on the rank's clock
+        self._handed_in_s = -math.inf
         #: whether the directory was told that no room is left
         self._is_full = False
         #: whether older files may still wait in `in/`, because there was no room
@@ -328,12 +334,21 @@ class Intake:
         refusal = {"file": incoming.file_name, "field": error.field, "message": error.message}
         self._rank.log.write(now, LogEvent.REFUSED, refusal)
 
+    def _since_s(self, incoming: Incoming, now: float) -> float:
+        """Return, on the rank's clock, when a file was handed in; files of one tick keep their order."""
+        wall_s = time.time() - (self._rank.now() - now)
+        since_s = now - max(0.0, wall_s - incoming.handed_in_s)
+        if since_s <= self._handed_in_s < since_s + _TICK_S:
+            since_s = self._handed_in_s + _AFTER_S
+        self._handed_in_s = since_s
+        return since_s
+
     def _accept(self, incoming: Incoming, file: JobFile, size_bytes: int, now: float) -> None:
         self._check_code(incoming, file)
         if file.configuration:
             self._results.named_by(file)  # raises JobFileError if a file is not allowed
         job = incoming.internal_id
-        live = LiveJob(job, file, now, now - max(0.0, time.time() - incoming.handed_in_s))
+        live = LiveJob(job, file, now, self._since_s(incoming, now))
         identity = live.identity
         # A file that ends a chain has no reply; the IPASIR bridge leaves a file of one byte in the reply's
         # place.

@@ -171,6 +171,19 @@ def test_as_many_files_become_jobs_as_may_wait_and_the_others_when_these_begin(c
     assert begun == [f"u.{number}" for number in range(100)]
 
 
+def test_jobs_whose_files_came_at_once_wait_in_the_order_in_which_they_were_taken(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall_s = itertools.count(time.time() + 10.0, 0.003)  # time passes while the files of a turn are taken
+    monkeypatch.setattr(intake.time, "time", lambda: next(wall_s))
+    for number in range(8):
+        client.drop("ada", f"{number}")
+    client.turns()
+    waits = [live.since_s for live in sorted(client.jobs.values(), key=lambda live: live.id)]
+    assert len(waits) == 8
+    assert all(earlier < later for earlier, later in itertools.pairwise(waits))
+
+
 def test_nothing_is_lost_or_doubled_when_a_client_begins_anew_amid_thousands(tmp_path: Path) -> None:
     ended: list[str] = []
     client = Client(tmp_path)
