@@ -51,8 +51,8 @@ _MEMORY_S = 1.5
 #: attained time, in slices, below which a job has a head start; seconds of lag that the head start adds per
 #: second that the job lacks
 _YOUNG_SLICES, _HEAD_START = 4, 4.0
-#: seconds within which a user's debt is forgotten, and debt below which a user without jobs is forgotten
-_DEBT_MEMORY_S, _LEAST_DEBT_S = 30.0, 1e-4
+#: seconds within which a user's debt is forgotten, and PE-seconds up to which a debt does not matter
+_DEBT_MEMORY_S, _LEAST_DEBT_S = 30.0, 1e-6
 #: debts, in slices per PE that the user deserves: up to the first debt the head starts of the user's jobs
 #: count in full among users, from the second debt on they count only among the user's own jobs
 _DEBT_FREE, _DEBT_MAX = 1.0, 2.0
@@ -286,7 +286,7 @@ def _turns(
 def _debts(since: Since, jobs: Mapping[int, JobEvent]) -> dict[int, float]:
     """Return the debts of users, charged for the time since the last epoch, and slowly forgotten.
 
-    A user without jobs is remembered while the user's debt matters.
+    A debt is kept while it matters; a debt below 0, only of a user with jobs.
     """
     before = since.rotation
     debts_s = dict(before.debts_s)
@@ -299,7 +299,9 @@ def _debts(since: Since, jobs: Mapping[int, JobEvent]) -> dict[int, float]:
     kept = max(0.0, 1.0 - since.elapsed_s / _DEBT_MEMORY_S)
     present = {event.user for event in jobs.values()}
     return {
-        user: debt_s * kept for user, debt_s in debts_s.items() if user in present or debt_s > _LEAST_DEBT_S
+        user: debt_s * kept
+        for user, debt_s in debts_s.items()
+        if (abs(debt_s) if user in present else debt_s) > _LEAST_DEBT_S
     }
 
 
@@ -340,6 +342,8 @@ def halted(since: Since, jobs: Mapping[int, JobEvent], slices: Slices) -> Rotati
     for event in since.events:
         if event.job in jobs and event.job not in since.jobs and not event.had_slice:
             kept[event.job] = event
+    if not kept and not debts_s:
+        return OFF
     accounts = {
         job: account
         for job, account in _charged(since, kept, slices, {}).items()
