@@ -245,9 +245,8 @@ class Balancer:
             if self._parent is not None:
                 self._out.send(self._parent, Events(events))
             else:
-                is_on = self.rotation.is_on
-                elapsed_s = now - self._began_s if is_on else 0.0
-                self._apply(Epoch(self.epoch + 1, events, elapsed_s, is_on and self.is_one_host()), now)
+                is_one_host = self.rotation.is_on and self.is_one_host()
+                self._apply(Epoch(self.epoch + 1, events, now - self._began_s, is_one_host), now)
         return min(self._news.due_s, self._due_s)
 
     def next_deadline(self) -> float:

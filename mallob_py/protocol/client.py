@@ -155,8 +155,10 @@ class ClientJob:
         #: best interim result that the job's workers have offered
         self.interim: Interim | None = None
         self.root: int | None = None
-        #: PE of the root as last published; `NEW_JOB` or `JOB_AGAIN`: none yet
-        self.told_root = messages.NEW_JOB if parameters.spent is None else messages.JOB_AGAIN
+        #: PE of the root as last published; -1: none yet
+        self.told_root = -1
+        #: whether the job was not new when it was submitted, or when its PEs' generation began
+        self.had_slice = parameters.spent is not None
         #: PEs that failed to start the root since it last ran
         self.lost_at: list[int] = []
         #: time at which the client publishes the job, or asks for more workers than its root
@@ -223,11 +225,12 @@ class ClientJob:
         self.turns_s = self.turns_s_until(now)
         self._counted_until_s = now
 
-    def begin_anew(self, now: float, root: int | None) -> None:
+    def begin_anew(self, now: float, root: int | None, slice_s: float) -> None:
         """Begin the job anew in a new generation, whose PEs do not know it. `root`: PE of its first root."""
+        self.had_slice |= self.state is JobState.SETTLED or self.turns_s >= slice_s
         self.root = root
         self.version = self.volume = 0
-        self.told_root = messages.JOB_AGAIN if self.state is JobState.SETTLED else messages.NEW_JOB
+        self.told_root = -1
         self.lost_at.clear()
         self.since_epoch = 0
         if self.checkpoint is not None:
@@ -408,7 +411,8 @@ class ClientJobs:
                 record.seats.gone = frozenset((0,))
             rests_at = succession.pe(record.rests_at) if record.rests_at >= 0 else None
             record.rests_at = -1 if rests_at is None else rests_at
-            record.begin_anew(now, None if record.root is None else succession.pe(record.root))
+            first_root = None if record.root is None else succession.pe(record.root)
+            record.begin_anew(now, first_root, self._config.slice_s)
             self.jobs[job] = record
             self._turnover.unseen.add(job)
             self._schedule(record)
@@ -490,6 +494,8 @@ class ClientJobs:
                 record.standing,
                 record.told_root,
                 record.seats.leaves,
+                record.parameters.user,
+                record.had_slice,
             )
         )
 

@@ -42,7 +42,7 @@ from mallob_py.protocol.effects import Outbox
 from mallob_py.trees import level_below, parent_of
 
 _PER_INDEX_MAX = 4
-#: greatest size in bytes of a description in a request; larger ones are sent to accepted workers only
+#: greatest size in bytes of a description in a request; a larger one is sent to accepted workers only
 _INLINE_IN_REQUEST_MAX = 512
 
 

@@ -171,7 +171,7 @@ class PrefixSumMatcher:
         self._halves: dict[int, _Half] = {}
         self._next_number = 0
         self._may_send_from = -math.inf
-        #: whether something may have changed that the parent (or, at the root, the matching) does not know
+        #: whether there may be changes that are unknown to the parent (at the root: to the matching)
         self.has_news = True
 
     # --- calls of the PE ----------------------------------------------------------------

@@ -40,16 +40,13 @@ class Description(msgspec.Struct, frozen=True, array_like=True, gc=False):
     revision: int = 0
 
 
-#: `JobEvent.root` of a job without a root: of a new job, and of a job that was given up and begins again
-NEW_JOB, JOB_AGAIN = -1, -2
-
-
 class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The balancing's knowledge of one job. The job's client is the only author; demand 0: the job has ended.
 
     `standing` orders waiting jobs when there are more jobs than PEs, larger first. `root`: the PE that has,
-    or had last, the job's root; `NEW_JOB`, `JOB_AGAIN`: none yet. `leaves`: the root leaves in order, and
-    another PE can go on from the job's last checkpoint.
+    or had last, the job's root; -1: none yet. `leaves`: the root leaves in order, and another PE can go on
+    from the job's last checkpoint. `user`: number of the job's user. `had_slice`: the job is
+    not new: it has had a PE for a slice, or begins again.
     """
 
     job: int
@@ -57,8 +54,10 @@ class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     demand: Count
     priority: float
     standing: float
-    root: Annotated[int, msgspec.Meta(ge=JOB_AGAIN)] = NEW_JOB
+    root: Annotated[int, msgspec.Meta(ge=-1)] = -1
     leaves: bool = False
+    user: int = 0
+    had_slice: bool = False
 
 
 # --- balancing (balancing.py) ---------------------------------------------------------------
@@ -73,8 +72,8 @@ class Events(Message, frozen=True, tag=1):
 class Epoch(Message, frozen=True, tag=2):
     """One balancing result on its way down: the news that every PE applies as number `epoch`.
 
-    `elapsed_s`: duration of the epoch before, if there were more jobs than PEs; `is_one_host`: whether all
-    PEs are on one host, as the tree's root knew then.
+    `elapsed_s`: duration of the epoch before; `is_one_host`: whether all PEs are on one host, as the tree's
+    root knew then, if there were more jobs than PEs.
     """
 
     epoch: int

@@ -21,6 +21,9 @@ the next decision is due.
   has had a tenth of a second comes before one that has had a second; beyond four slices only lags count. The
   time that jobs waited stays in their lags, and is forgotten slowly. So if new jobs come without end, long
   jobs still get a part of their share.
+- **In debt, head starts count within the user only.** A user's debt is what the user's jobs received minus
+  what they deserved, and is forgotten within 30 seconds. So a stream of one user's brief jobs cannot take the
+  share of another user's long job.
 - **Homes.** A resting job is suspended where it ran. Jobs are chosen such that they find the PEs of their
   suspended workers free (a matching of jobs and PEs: the choice by lag is greedy on a transversal matroid, so
   the best possible). A job moves only if all its homes are taken and it is farther behind than a running job
@@ -40,7 +43,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mallob_py.protocol.messages import NEW_JOB, JobEvent
+from mallob_py.protocol.messages import JobEvent
 
 _HOMES_MAX = 4
 #: PE-seconds per job within which the lead of former jobs is forgotten
@@ -48,6 +51,11 @@ _MEMORY_S = 1.5
 #: attained time, in slices, below which a job has a head start; seconds of lag that the head start adds per
 #: second that the job lacks
 _YOUNG_SLICES, _HEAD_START = 4, 4.0
+#: seconds within which a user's debt is forgotten, and PE-seconds up to which a debt does not matter
+_DEBT_MEMORY_S, _LEAST_DEBT_S = 30.0, 1e-6
+#: debts, in slices per PE that the user deserves: up to the first debt the head starts of the user's jobs
+#: count in full among users, from the second debt on they count only among the user's own jobs
+_DEBT_FREE, _DEBT_MAX = 1.0, 2.0
 #: longest turn per PE that the job deserves, and shortest turn; both in slices
 _SLICES_PER_SHARE, _LEAST_PART = 2.5, 0.25
 #: greatest distance from a whole number at which a share is rounded
@@ -73,7 +81,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
     #: PE-seconds deserved minus received
     lag_s: float
-    #: PE-seconds received while there were more jobs than PEs
+    #: PE-seconds received while there were more jobs than PEs; up to a slice, also time before that counts
     attained_s: float
     #: attained time at which the job's turn is over; inf: the turn ends with the period
     until_s: float
@@ -96,6 +104,8 @@ class Rotation(msgspec.Struct, frozen=True):
     next_s: float
     #: whether processes move with their jobs
     is_one_host: bool = False
+    #: user -> PE-seconds received minus deserved, while there were several users
+    debts_s: Mapping[int, float] = {}
 
     @property
     def is_on(self) -> bool:
@@ -112,7 +122,7 @@ class Since(NamedTuple):
     rotation: Rotation
     volumes: Mapping[int, int]
     #: jobs of the last epoch
-    known: Collection[int]
+    jobs: Mapping[int, JobEvent]
     #: news of the present epoch
     events: Sequence[JobEvent]
     elapsed_s: float
@@ -166,7 +176,9 @@ def rotated(
     if is_new_period:
         period_left_s = slices.slice_s
 
-    turns = _turns(volumes, jobs, accounts, whole, rests, is_new_period, slices)
+    debts_s = _debts(since, jobs)
+    starts = _head_starts(debts_s, jobs, shares, slices)
+    turns = _turns(volumes, jobs, accounts, whole, rests, is_new_period, slices, starts)
 
     places = _Places()
     for job, count in whole.items():
@@ -201,13 +213,12 @@ def rotated(
         account = accounts[job]
         if job not in turns.holding:
             turn_s = _turn_s(account, shares[job], slices, since.is_one_host)
-            account = _with_turn(account, turn_s, period_left_s, slices)
-            accounts[job] = account
+            account = accounts[job] = _with_turn(account, turn_s, period_left_s, slices)
         next_s = min(next_s, (account.until_s - account.attained_s) / (whole[job] + 1))
     found = {job: count + (job in chosen) for job, count in whole.items() if count or job in chosen}
     taken = {job: place for job, place in places.taken().items() if job in chosen}
     next_s = max(next_s, slices.shortest_s)
-    return Rotation(accounts, shares, taken, period_left_s, next_s, since.is_one_host), found
+    return Rotation(accounts, shares, taken, period_left_s, next_s, since.is_one_host, debts_s), found
 
 
 def _whole_parts(shares: Mapping[int, float], size: int) -> dict[int, int]:
@@ -238,8 +249,11 @@ def _turns(
     rests: Mapping[int, float],
     is_new_period: bool,
     slices: Slices,
+    starts: Mapping[int, float],
 ) -> _Turns:
     urgencies: list[tuple[float, float, int]] = []
+    #: user in debt -> urgencies of the user's jobs with the full head start, and with the user's part of it
+    of_debtors: dict[int, tuple[list[tuple[float, float, int]], list[float]]] = {}
     holding: set[int] = set()
     least_lag_s = math.inf
     young_s = _YOUNG_SLICES * slices.slice_s
@@ -247,17 +261,67 @@ def _turns(
         if whole[job] and (rest <= _ROUNDING or whole[job] >= jobs[job].demand):
             continue
         account = accounts[job]
-        urgency = account.lag_s
+        urgency, head_start_s = account.lag_s, 0.0
         if account.attained_s < young_s:  # a young job counts as farther behind than it is
-            urgency += _HEAD_START * (young_s - account.attained_s)
+            head_start_s = _HEAD_START * (young_s - account.attained_s)
         if job in volumes:
             least_lag_s = min(least_lag_s, account.lag_s)
             if volumes[job] > whole[job] and not _is_over(account, is_new_period, slices):
                 holding.add(job)
                 urgency += slices.slice_s
-        urgencies.append((-urgency, -jobs[job].standing, job))
+        entry = (-urgency - head_start_s, -jobs[job].standing, job)
+        if (user := jobs[job].user) in starts:
+            entries, values = of_debtors.setdefault(user, ([], []))
+            entries.append(entry)
+            values.append(-urgency - starts[user] * head_start_s)
+        else:
+            urgencies.append(entry)
+    for entries, values in of_debtors.values():  # the head start counts among the jobs of the user
+        ranked = zip(sorted(values), sorted(entries), strict=True)
+        urgencies += [(value, standing, job) for value, (_, standing, job) in ranked]
     urgencies.sort()
     return _Turns(urgencies, holding, 0.0 if least_lag_s == math.inf else least_lag_s)
+
+
+def _debts(since: Since, jobs: Mapping[int, JobEvent]) -> dict[int, float]:
+    """Return the debts of users, charged for the time since the last epoch, and slowly forgotten.
+
+    A debt is kept while it matters; a debt below 0, only of a user with jobs.
+    """
+    before = since.rotation
+    debts_s = dict(before.debts_s)
+    if before.is_on and len({event.user for event in since.jobs.values()}) > 1:
+        for job, event in since.jobs.items():
+            had_s = (since.volumes.get(job, 0) - before.shares[job]) * since.elapsed_s
+            debts_s[event.user] = debts_s.get(event.user, 0.0) + had_s
+    if not debts_s:
+        return debts_s
+    kept = max(0.0, 1.0 - since.elapsed_s / _DEBT_MEMORY_S)
+    present = {event.user for event in jobs.values()}
+    return {
+        user: debt_s * kept
+        for user, debt_s in debts_s.items()
+        if (abs(debt_s) if user in present else debt_s) > _LEAST_DEBT_S
+    }
+
+
+def _head_starts(
+    debts_s: Mapping[int, float], jobs: Mapping[int, JobEvent], shares: Mapping[int, float], slices: Slices
+) -> dict[int, float]:
+    """Return the part of the head start that counts among users, for each user with too great a debt."""
+    debtors = {user for user, debt_s in debts_s.items() if debt_s > _DEBT_FREE * slices.slice_s}
+    if not debtors:
+        return {}
+    deserved: dict[int, float] = {}
+    for job, share in shares.items():
+        if (user := jobs[job].user) in debtors:
+            deserved[user] = deserved.get(user, 0.0) + share
+    starts = {}
+    for user, share in deserved.items():
+        debt = debts_s[user] / (slices.slice_s * max(1.0, share))
+        if debt > _DEBT_FREE:
+            starts[user] = max(0.0, (_DEBT_MAX - debt) / (_DEBT_MAX - _DEBT_FREE))
+    return starts
 
 
 def _patience_s(since: Since, slices: Slices) -> float:
@@ -269,13 +333,23 @@ def _patience_s(since: Since, slices: Slices) -> float:
 
 
 def halted(since: Since, jobs: Mapping[int, JobEvent], slices: Slices) -> Rotation:
-    """Stop the turns, since there are not more jobs than PEs; keep the jobs' lags for later turns."""
-    accounts = since.rotation.accounts
-    if not accounts:
+    """Stop the turns, since there are not more jobs than PEs; keep what matters for later turns.
+
+    These are the debts of users, the jobs' lags, and the attained time of jobs that have not had a slice.
+    """
+    debts_s = _debts(since, jobs)
+    kept = {job: jobs[job] for job in since.rotation.accounts if job in jobs}
+    for event in since.events:
+        if event.job in jobs and event.job not in since.jobs and not event.had_slice:
+            kept[event.job] = event
+    if not kept and not debts_s:
         return OFF
-    kept = {job: event for job, event in jobs.items() if job in accounts}
-    accounts = _charged(since, kept, slices, {})
-    return Rotation(accounts, {}, {}, 0.0, math.inf) if accounts else OFF
+    accounts = {
+        job: account
+        for job, account in _charged(since, kept, slices, {}).items()
+        if account.lag_s or account.attained_s != slices.slice_s
+    }
+    return Rotation(accounts, {}, {}, 0.0, math.inf, debts_s=debts_s) if accounts or debts_s else OFF
 
 
 def _charged(
@@ -303,15 +377,18 @@ def _charged(
     for job, event in jobs.items():
         former = before.accounts.get(job)
         if former is None:
-            attained_s = 0.0 if job not in since.known and event.root == NEW_JOB else slices.slice_s
+            is_new = job not in since.jobs and not event.had_slice
+            attained_s, until_s = (0.0, slices.first_s) if is_new else (slices.slice_s, math.inf)
             homes: tuple[int, ...] = () if event.root < 0 else (event.root,)
-            accounts[job] = Account(lags_s[job], attained_s, math.inf, homes)
+            accounts[job] = Account(lags_s[job], attained_s, until_s, homes)
             continue
         attained_s, homes, is_away = former.attained_s, former.homes, former.is_away
         if elapsed_s:
             volume = volumes.get(job, 0)
             attained_s += volume * elapsed_s
             is_away = is_away and volume > 0
+        elif attained_s < slices.slice_s:
+            attained_s = min(slices.slice_s, attained_s + since.elapsed_s)
         if (root := told.get(job)) is not None and homes[-1:] != (root,):
             homes = (*(home for home in homes if home != root), root)[-_HOMES_MAX:]
             is_away = False

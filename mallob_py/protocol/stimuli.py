@@ -48,7 +48,7 @@ class JobParameters(JobTerms, frozen=True, kw_only=True):
     `near`: the PE preferred for the root, if free. `growth_delay_s`: replaces the config's.
     `waiting_since_s`: begin of the wait that decides how early the job gets a PE; None: the submission.
     `turn_s`: PE time after which the job may be suspended in favour of a waiting job (`JobRests`). `spent`:
-    what the job had used when it was given up.
+    what the job had used when it was given up. `user`: number of the job's user.
     """
 
     near: int | None = None
@@ -56,6 +56,7 @@ class JobParameters(JobTerms, frozen=True, kw_only=True):
     waiting_since_s: float | None = None
     turn_s: float = 0.0
     spent: Spent | None = None
+    user: int = 0
 
 
 class JobSubmitted(Stimulus, frozen=True):

@@ -14,8 +14,8 @@ from collections.abc import Set
 
 from mallob_py.protocol.config import Config
 
-#: greatest and smallest number of a client's last jobs whose run times are used to guess those of its next
-#: jobs
+#: greatest and smallest number of a client's last jobs; from their run times the next jobs' run times are
+#: guessed
 _LIVES_MAX, _LIVES_MIN = 8, 4
 _TIMES_AS_LONG = 3
 

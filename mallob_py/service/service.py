@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -361,6 +362,7 @@ class Service(Desk):
             waiting_since_s=live.since_s,
             turn_s=2 * live.last_turn_s,
             spent=live.spent,
+            user=zlib.crc32(live.user.encode()),
         )
         self._rank.submit(live.id, parameters, description, self._directory.saved(live.id))
         if not live.is_sought:

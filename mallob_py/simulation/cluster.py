@@ -79,7 +79,7 @@ class _Rank:
         self.known: set[int] = set()
         self.halted_s = math.inf
         #: if the rank drains: the deadline, the rank that must hear when the draining rank is empty, and
-        #: whether it has heard
+        #: whether that rank has heard
         self.drains_until_s = -math.inf
         self.drains_for = address
         self.has_drained = False

@@ -7,6 +7,7 @@ folder's disk is full, replies wait in order, and are lost if the holder is lost
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -208,6 +209,7 @@ class Desk:
             **asdict(former.parameters)
             | terms._asdict()
             | {"waiting_since_s": job.since_s, "turn_s": 2 * job.last_turn_s, "spent": job.spent}
+            | {"user": zlib.crc32(job.user.encode())}
         )
         again = JobSubmitted(job.id, parameters, former.description, self.folders.saved.get(job.id))
         self.folders.submitted[job.id] = self.place

@@ -58,7 +58,7 @@ class Played:
             messages.JobEvent(int(name.removeprefix("job_")), self._version, demand, 1.0, 0.0)
             for name, demand in demands.items()
         )
-        return self.hear(messages.Epoch(self.epoch, events))
+        return self.hear(messages.Epoch(self.epoch, events, elapsed_s=1.0))
 
     def wait_until(self, when_s: float) -> list[AnyEffect]:
         while self.pe.deadline_s <= when_s:

@@ -31,6 +31,8 @@ class Rotating:
         #: whether roots hand over their work before they leave
         self.leaves = False
         self.is_one_host = False
+        #: job -> its user, if there are several users
+        self.users: dict[int, int] = {}
         self._versions: dict[int, int] = defaultdict(int)
         self._roots: dict[int, int] = {}
         self._residents: dict[int, set[int]] = defaultdict(set)
@@ -41,8 +43,7 @@ class Rotating:
         self.now += elapsed_s
         self.epochs += 1
         before = self.image.volumes
-        known = elapsed_s if self.image.rotation.is_on else 0.0
-        self.image = self.rule(self.image, Epoch(self.epochs, events, known, self.is_one_host))
+        self.image = self.rule(self.image, Epoch(self.epochs, events, elapsed_s, self.is_one_host))
         self._move(before)
 
     def _move(self, before: Iterable[int]) -> None:
@@ -64,7 +65,8 @@ class Rotating:
     def event(self, job: int, priority: float = 1.0, demand: int = 1) -> JobEvent:
         self._versions[job] += 1
         root = self._roots.get(job, -1)
-        return JobEvent(job, self._versions[job], demand, priority, -self.now, root, self.leaves)
+        user = self.users.get(job, 0)
+        return JobEvent(job, self._versions[job], demand, priority, -self.now, root, self.leaves, user)
 
     def come(self, *jobs: int, priority: float = 1.0, demand: int = 1) -> None:
         self.hear(*(self.event(job, priority, demand) for job in jobs))
@@ -211,6 +213,59 @@ def test_who_goes_on_and_on_comes_after_those_that_are_new_but_not_for_ever() ->
     assert longest_s < 10 * SLICES.slice_s
 
 
+@pytest.mark.parametrize(("size", "brief"), [(1, 1), (1, 5), (1, 20), (4, 4), (4, 20), (16, 40)])
+def test_a_stream_of_brief_jobs_leaves_a_long_job_of_another_user_its_share(size: int, brief: int) -> None:
+    some = Rotating(size)
+    some.users = dict.fromkeys(range(size), 1)
+    some.come(*range(size), priority=1.0 / size)
+    some.play(1.0)
+    before = sum(some.received.values())
+    new, stream = size, list[int]()
+    while some.now < 31.0:
+        while len(stream) < brief:
+            stream.append(new)
+            some.users[new] = 2
+            some.come(new, priority=1.0 / brief)
+            new += 1
+        some.play(0.02)
+        for job in [job for job in stream if some.received[job] >= 0.099]:
+            stream.remove(job)
+            some.go(job)
+    worked_s = sum(some.received[job] for job in range(size)) - before
+    assert worked_s > 0.4 * 30.0 * size
+
+
+def test_within_a_user_in_debt_new_jobs_come_first() -> None:
+    some = Rotating(1)
+    some.users = {0: 1} | dict.fromkeys(range(1, 200), 2)
+    some.come(0, 1)
+    for new in range(2, 60):
+        some.come(new)
+        some.play(0.2)
+        some.go(new)
+    debt_s = some.image.rotation.debts_s[2]
+    assert debt_s > SLICES.slice_s
+    worked_s = some.received[1]
+    some.come(100)
+    while some.received[100] < 0.3:
+        some.play(0.05)
+        assert some.received[1] == worked_s
+
+
+def test_a_debt_is_forgotten_while_each_job_has_a_pe() -> None:
+    some = Rotating(1)
+    some.users = {0: 1, 1: 2, 2: 2}
+    some.come(0)
+    some.play(1.0)
+    some.come(1)
+    some.play(0.4)
+    some.go(1)
+    assert some.image.rotation.debts_s[2] == pytest.approx(0.2, rel=0.1)
+    some.play(60.0)
+    some.hear()
+    assert not some.image.rotation.debts_s
+
+
 def test_who_has_attained_less_comes_first_up_to_a_few_slices() -> None:
     some = Rotating(1)
     some.come(0, 1)
@@ -304,7 +359,7 @@ def test_nothing_changes_while_there_are_no_more_jobs_than_pes() -> None:
     for job in range(4):
         for some in (with_turns, without):
             some.come(job, demand=3)
-        assert with_turns.image == without.image
+        assert with_turns.image.volumes == without.image.volumes
         assert with_turns.image.rotation.next_s == math.inf
 
 
@@ -344,7 +399,31 @@ def test_all_jobs_may_end_at_once() -> None:
     assert not some.image.rotation.accounts
 
 
-def test_a_job_that_had_a_root_before_is_not_new() -> None:
+def test_a_job_that_had_a_slice_before_is_not_new() -> None:
+    some = Rotating(1)
+    some.hear(JobEvent(1, 1, 1, 1.0, 0.0), JobEvent(2, 1, 1, 1.0, 1.0, 0, had_slice=True))
+    assert some.image.volumes == {1: 1}
+
+
+def test_a_job_that_came_just_before_there_were_more_jobs_than_pes_is_new() -> None:
+    some = Rotating(1)
+    some.come(1)
+    some.hear(JobEvent(2, 1, 1, 1.0, -1.0), elapsed_s=0.01)
+    assert some.play(0.2) == {1: pytest.approx(0.1), 2: pytest.approx(0.1)}
+
+
+def test_a_job_that_had_a_slice_before_there_were_more_jobs_than_pes_is_not_new() -> None:
+    some = Rotating(1)
+    some.come(1)
+    some.play(0.4)
+    assert some.image.rotation.accounts
+    some.hear(elapsed_s=0.2)
+    assert not some.image.rotation.accounts
+    some.come(2)
+    assert some.image.volumes == {2: 1}
+
+
+def test_a_job_that_began_before_its_first_event_is_new() -> None:
     some = Rotating(1)
     some.hear(JobEvent(1, 1, 1, 1.0, 0.0), JobEvent(2, 1, 1, 1.0, 1.0, 0))
-    assert some.image.volumes == {1: 1}
+    assert some.image.volumes == {2: 1}

@@ -120,6 +120,16 @@ def test_a_user_s_limit_holds_while_jobs_are_given_up_and_come_again() -> None:
     assert most == 1
 
 
+def test_all_pes_know_which_jobs_are_of_one_user() -> None:
+    played = Played(2)
+    for job, user in ((1, "a"), (2, "a"), (3, "b")):
+        played.file(job, user=user)
+    played.play(1.0)
+    for pe in played.cluster.pes:
+        users = {job: event.user for job, event in pe.balancer.jobs.items()}
+        assert users[1] == users[2] != users[3]
+
+
 def test_of_revisions_that_cannot_begin_anew_as_many_run_as_there_are_pes() -> None:
     played = Played(2, DeskPlan(window=2, residents=0))
     for job in range(1, 5):

@@ -201,7 +201,7 @@ def test_workers_below_a_lost_one_are_found_again_by_the_next(seed: int) -> None
 def test_a_suspended_worker_that_is_lost_is_forgotten() -> None:
     cluster = cluster_of(1)
     cluster.submit(INLINE, priority=1.0)
-    rest(cluster)
+    play(cluster, 1.0)
     cluster.submit(FETCHED, priority=4.0)
     rest(cluster)
     (number,) = cluster.pes[0].workers.giving_back.past()

@@ -164,7 +164,7 @@ def test_a_root_adopted_by_its_client_from_a_refreshed_request_asks_for_its_chil
 ) -> None:
     cluster = cluster_of(2, seed, reuse=Reuse.NONE)
     cluster.submit(1)
-    rest(cluster)
+    play(cluster, 1.0)
     cluster.submit(2, 1, priority=9.0, max_demand=1)
     cluster.submit(3, 1, priority=9.0, max_demand=1)
     rest(cluster)

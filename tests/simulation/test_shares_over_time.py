@@ -98,6 +98,21 @@ def test_a_new_job_runs_within_50_ms_and_the_others_get_equal_parts_of_the_rest(
         assert worked_s == pytest.approx(sum(worked.values()) / 4, rel=0.05)
 
 
+def test_brief_jobs_of_one_user_leave_the_long_job_of_another_user_its_share() -> None:
+    watched = Watched(1)
+    watched.cluster.submit(0, user=1)
+    watched.play(1.0)
+    long_s, began_s, new = watched.worked_s()[0], watched.cluster.now, 1
+    watched.cluster.submit(new, user=2)
+    while watched.cluster.now < began_s + 30.0:
+        watched.play(0.02)
+        if watched.worked_s().get(new, 0.0) >= 0.1:
+            watched.cluster.interrupt(new)
+            new += 1
+            watched.cluster.submit(new, user=2)
+    assert watched.worked_s()[0] - long_s > 0.4 * 30.0
+
+
 def test_a_job_that_rests_goes_on_with_the_process_that_it_had() -> None:
     watched = Watched(4)
     _endless(watched, range(8))
