@@ -379,6 +379,9 @@ class Executor(concurrent.futures.Executor):
             if given:
                 terms = terms._replace(map=uuid.uuid4().hex)
             submit = self._one_by_one(fn, terms, retries)
+            if given and self._hub is not None:
+                ended = weakref.finalize(submit, self._hub.end_lane, terms)
+                ended.atexit = False
             return LazyResults(submit, zip(*iterables, strict=False), buffersize, **how)
         items = list(zip(*iterables, strict=False))
         how["bar"] = progress_bar(progress, len(items), "call")

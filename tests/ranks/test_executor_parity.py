@@ -17,7 +17,7 @@ from typing import Any
 import called
 import pytest
 from running import Running, needs_mpiexec, poll_until, serving
-from waiting import DEADLINE_S
+from waiting import DEADLINE_S, poll_until
 
 from mallob_py import Executor
 
@@ -204,6 +204,17 @@ def test_an_initializer_that_raises_breaks_the_executor(service: Running, tmp_pa
             assert "ValueError: cannot start" in str(error)
         with pytest.raises(BrokenExecutor):
             list(executor.map(abs, range(3)))
+
+
+def test_a_map_with_a_buffersize_leaves_no_lane(executor: Executor) -> None:
+    hub = executor._hub
+    assert hub is not None
+    before = hub.done
+    for _ in range(3):
+        assert list(executor.map(abs, range(-3, 0), buffersize=2, priority=2.0)) == [3, 2, 1]
+    poll_until(lambda: not any(lane.terms.map for lane in tuple(hub._all_lanes)))
+    assert not any(terms.map for terms in hub._lanes)
+    assert hub.done == before + 9
 
 
 @pytest.mark.parametrize("ordered", [True, False])
