@@ -52,7 +52,7 @@ from numpy.typing import NDArray
 from mallob_py.api import optimization
 from mallob_py.api.formulas import FormulaLike, clauses_of, literals_of, raw_content
 from mallob_py.api.replies import NewFiles
-from mallob_py.api.settled import SettledOnce, all_awaited, awaited
+from mallob_py.api.settled import IN_A_FORK, SettledOnce, all_awaited, awaited
 from mallob_py.api.shown import BAR_PERIOD_S, Bar, check_progress, html_table, progress_bar
 from mallob_py.service import ServiceError
 from mallob_py.service import client as service
@@ -287,6 +287,7 @@ class Client:
         self._next_service_look_s = -math.inf
         self._served_s = math.inf
         self._closed = False
+        self._process = os.getpid()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Client:
@@ -361,8 +362,10 @@ class Client:
             ValueError: the formula has a bad literal, or the job's name is taken.
             TypeError: an argument has the wrong type.
             ServiceError: the job cannot be written.
-            RuntimeError: the client is closed.
+            RuntimeError: the client is closed, or was made before a fork.
         """
+        if os.getpid() != self._process:
+            raise RuntimeError(IN_A_FORK)
         job: dict[str, Any] = {field.replace("_", "-"): value for field, value in fields.items()}
         job |= {"user": self._user, "name": name or f"py-{uuid.uuid4().hex}"}
         limits_s = {"time": time_limit_s, "wallclock": wallclock_limit_s, "cpu": cpu_limit_s}
@@ -649,12 +652,14 @@ class Client:
         return self._user
 
     def close(self) -> None:
-        """Cancel all pending futures, which ends their jobs.
+        """Cancel all pending futures, which ends their jobs; in a fork, do nothing.
 
         Raises:
             ServiceError: for some seconds, some jobs could not be ended, for example since the disk is full;
                 these jobs go on.
         """
+        if os.getpid() != self._process:
+            return
         with self._mutex:
             self._closed = True
             pending = list(self._pending.values())

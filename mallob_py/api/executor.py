@@ -36,8 +36,9 @@ from weakref import WeakKeyDictionary
 from mallob_py.api.calls.hub import Hub, MapCalls
 from mallob_py.api.calls.lane import Terms, shown_arguments
 from mallob_py.api.calls.ranks import OwnRanks
-from mallob_py.api.calls.sinks import IN_A_FORK, CallFuture, CallProgress, LazyResults, MapResults
+from mallob_py.api.calls.sinks import CallFuture, CallProgress, LazyResults, MapResults
 from mallob_py.api.client import Client
+from mallob_py.api.settled import IN_A_FORK
 from mallob_py.api.shown import html_table, progress_bar
 from mallob_py.kit.calls import here, sharing
 from mallob_py.kit.calls.initializing import Initialized
@@ -378,6 +379,9 @@ class Executor(concurrent.futures.Executor):
             if given:
                 terms = terms._replace(map=uuid.uuid4().hex)
             submit = self._one_by_one(fn, terms, retries)
+            if given and self._hub is not None:
+                ended = weakref.finalize(submit, self._hub.end_lane, terms)
+                ended.atexit = False
             return LazyResults(submit, zip(*iterables, strict=False), buffersize, **how)
         items = list(zip(*iterables, strict=False))
         how["bar"] = progress_bar(progress, len(items), "call")

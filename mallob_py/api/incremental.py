@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from mallob_py.api.client import Answer, Client, JobError
 from mallob_py.api.formulas import NO_BOUNDS, FormulaLike, clauses_of, literal_of, literals_of
+from mallob_py.api.settled import awaited
 from mallob_py.service import ServiceError
 
 #: field of the error reply to a job that failed while it ran; with any other field, the job was refused
@@ -74,7 +75,7 @@ class _Chain:
         self._at_work = name
         began_s = time.monotonic()
         try:
-            self.answer = future.result()
+            self.answer = awaited(future)
             self._count(self.answer)
         except (JobError, ServiceError) as error:
             is_refused = isinstance(error, JobError) and error.field != _FAILED_AT_WORK

@@ -6,11 +6,16 @@ have an outcome, so that cancelling them can end running work.
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import Future
 from typing import TypeVar
 
 _T = TypeVar("_T")
+IN_A_FORK = (
+    "executors, clients and their futures cannot be used in a fork of the process that made them:"
+    " make new ones in the fork"
+)
 
 
 class SettledOnce(Future[_T]):
@@ -20,6 +25,21 @@ class SettledOnce(Future[_T]):
         super().__init__()
         self._mutex = threading.Lock()
         self._is_decided = False
+        self._process = os.getpid()
+
+    def result(self, timeout: float | None = None) -> _T:
+        """Wait for the result; in a fork, raise RuntimeError if the future has no outcome."""
+        self._check_process()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the exception or None; in a fork, raise RuntimeError if the future has no outcome."""
+        self._check_process()
+        return super().exception(timeout)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process and not self.done():
+            raise RuntimeError(IN_A_FORK)  # outcomes reach the parent process only
 
     def cancel(self) -> bool:
         """Cancel the future unless it has an outcome."""

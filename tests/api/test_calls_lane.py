@@ -6,11 +6,12 @@ from itertools import count
 from typing import Any
 
 import pytest
+from waiting import DEADLINE_S
 
 from mallob_py.api.calls.book import Group
 from mallob_py.api.calls.lane import GRACE_S, CallSet, Lane, Terms, WorkerLost
 from mallob_py.api.calls.sinks import CallFuture, FutureSink
-from mallob_py.api.client import Answer
+from mallob_py.api.client import Answer, JobError
 from mallob_py.kit.calls import messages
 from mallob_py.kit.calls.delivering import Deliverer
 from mallob_py.kit.calls.values import dump, load, load_error, packed, pickled
@@ -116,3 +117,37 @@ def test_an_inner_batch_of_which_nothing_has_begun_is_given_back() -> None:
     stage.lane.heard(2, messages.GivenBack(calls.batch, [2, 1, 0]), [], 1.0)
     stage.lane.turn(1.0 + GRACE_S)
     assert not other.takes(messages.Stop)
+
+
+def test_a_lost_connection_of_the_root_costs_no_call() -> None:
+    stage = Stage()
+    result = {"resultcode": 0, "outcome": "result", "why": "the executor has ended"}
+    for number, job in enumerate(stage.jobs, 2):
+        stage.lane.lost(number - 1)
+        stage.lane.turn(1.0)
+        job.set_result(Answer(None, None, None, {"result": result}))
+        stage.lane.job_ended(job)
+        stage.lane.turn(1.0)
+        if number > 3:
+            break
+        assert not stage.future.done()
+        assert len(stage.joins(number, 0).takes(messages.Calls)) == 1
+    assert len(stage.jobs) == 3
+    with pytest.raises(WorkerLost):
+        stage.future.result(DEADLINE_S)
+
+
+def test_jobs_whose_roots_lose_their_connections_for_ever_end_their_calls() -> None:
+    stage = Stage()
+    for number in range(1, 6):
+        stage.lane.lost(number, is_to_blame=False)
+        job = stage.jobs[-1]
+        job.set_result(Answer(None, None, None, {"result": {"resultcode": 0, "outcome": "result"}}))
+        assert not stage.future.done()
+        stage.lane.job_ended(job)
+        stage.lane.turn(1.0)
+        if number < 5:
+            stage.joins(number + 1, 0)
+    assert len(stage.jobs) == 5
+    with pytest.raises(JobError, match="root lost its connection"):
+        stage.future.result(DEADLINE_S)

@@ -6,10 +6,12 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from desk import SAT, Desk
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py import Answer, Client
@@ -17,6 +19,7 @@ from mallob_py.api import client as client_module
 from mallob_py.api import replies
 from mallob_py.api.optimization import minimizing
 from mallob_py.api.replies import NewFiles
+from mallob_py.api.settled import IN_A_FORK
 from mallob_py.service import client as service
 from mallob_py.service.store import lock
 from mallob_py.service.store.directory import JobDirectory
@@ -257,3 +260,32 @@ def test_a_cancelled_job_is_gone_with_its_services_folder(
         client.submit([[1]], name="one")
         shutil.rmtree(out.parent / "in")
     assert not caplog.records
+
+
+def test_a_fork_neither_waits_for_its_parents_jobs_nor_ends_them(desk: Desk) -> None:
+    future = desk.client.submit([[1]], name="parents")
+    incoming, fields = desk.take()
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        told: list[str] = []
+        uses = (
+            partial(future.result, 1.0),
+            partial(future.exception, 1.0),
+            partial(desk.client.submit, [[1]]),
+        )
+        for use in uses:
+            try:
+                use()
+            except Exception as error:
+                told.append(f"{type(error).__name__} {error}")
+        desk.client.close()
+        os.write(write, "\n".join(told).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    said = os.read(read, 10_000).decode().splitlines()
+    os.close(read)
+    assert said == [f"RuntimeError {IN_A_FORK}"] * 3
+    assert not desk.directory.take()
+    desk.say(SAT)(incoming, fields)
+    assert future.result(DEADLINE_S).satisfiable

@@ -6,7 +6,7 @@ import pytest
 from desk import FAILED, SAT, Desk
 from waiting import DEADLINE_S, poll_until
 
-from mallob_py.api.client import Client, JobError
+from mallob_py.api.client import Client, JobError, JobFuture
 from mallob_py.api.incremental import IncrementalSolver
 from mallob_py.service import ServiceError
 from mallob_py.service.store.directory import Incoming
@@ -140,3 +140,26 @@ def test_a_revision_that_no_service_has_taken_in_is_taken_back(
     _, last = desk.during(desk.say(SAT), solver.solve)
     assert last["precursor"] == f"u.{(taken if is_taken else first)['name']}"
     assert last["literals"] == ([] if is_taken else [2, 0])
+
+
+def test_ctrl_c_ends_the_job_and_the_next_call_goes_on_from_there(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    solver = IncrementalSolver(desk.client, [[1]])
+    with monkeypatch.context() as pressed:
+        pressed.setattr(JobFuture, "result", press)
+        with pytest.raises(KeyboardInterrupt):
+            solver.solve()
+    incoming, first = desk.take()
+    _, order = desk.take()
+    assert order == {"user": "u", "name": first["name"], "interrupt": True, "quiet": True}
+    desk.say({"result": {"resultcode": 0, "outcome": "interrupted"}})(incoming, first)
+    poll_until(lambda: ", 0 jobs" in repr(desk.client))
+    desk.directory.take()  # the order may have been written twice
+    solver.add_clause([2])
+    result, second = desk.during(desk.say(SAT), solver.solve)
+    assert result is True
+    assert (second["precursor"], second["literals"]) == (f"u.{first['name']}", [2, 0])

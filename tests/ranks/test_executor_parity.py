@@ -20,6 +20,7 @@ from running import Running, needs_mpiexec, poll_until, serving
 from waiting import DEADLINE_S
 
 from mallob_py import Executor
+from mallob_py.api.calls.lane import Lane
 
 pytestmark = needs_mpiexec
 
@@ -206,6 +207,16 @@ def test_an_initializer_that_raises_breaks_the_executor(service: Running, tmp_pa
             list(executor.map(abs, range(3)))
 
 
+def test_a_map_with_a_buffersize_leaves_no_lane(executor: Executor) -> None:
+    def lanes() -> int:
+        gc.collect()
+        return sum(type(one) is Lane and bool(one.terms.map) for one in gc.get_objects())
+
+    for _ in range(6):
+        assert list(executor.map(abs, range(-3, 0), buffersize=2, priority=2.0)) == [3, 2, 1]
+    poll_until(lambda: lanes() < 4)  # the last jobs keep their lanes
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_map_with_a_buffersize_reads_as_results_are_taken(ordered: bool, executor: Executor) -> None:
     numbers = itertools.count()
@@ -283,7 +294,7 @@ def test_an_executor_is_of_no_use_in_a_fork(executor: Executor, tmp_path: Path) 
         lambda: next(lazy),
     ]
     for do in deeds:
-        assert "RuntimeError: an executor cannot be used in a fork" in _in_a_fork(do)
+        assert "RuntimeError: executors, clients and their futures cannot be used in a fork" in _in_a_fork(do)
     assert _in_a_fork(executor.shutdown) == "None"
     Path(go).touch()
     assert pending.result(DEADLINE_S) == str(tmp_path / "begun")

@@ -281,6 +281,15 @@ class Hub:
             self.call(lambda: calls.begin(function))
         return calls, results
 
+    def end_lane(self, terms: Terms) -> None:
+        """End the lane of a map, to which no further call is submitted, once all its calls are done."""
+
+        def end() -> None:
+            if (lane := self._lanes.pop(terms, None)) is not None:
+                lane.is_own = True
+
+        self.call(end)
+
     def _abandon(self, sink: FutureSink, number: int) -> None:
         """End a submitted call whose outcome is no longer wanted."""
 

@@ -1,7 +1,8 @@
 """A lane: calls, and the malleable job that does them, from the first call until soon after the last.
 
 The job may end before its calls. If a limit or an interruption ends it, the open calls fail and name this
-reason. If repeated deaths of workers end it, a new job begins, as long as each job does some calls.
+reason. If repeated deaths of workers or a lost connection of its root end it, a new job begins, as long as
+each job does some calls.
 """
 
 from __future__ import annotations
@@ -346,9 +347,11 @@ class Lane:
         error = job.exception()
         if error is None:
             outcome = str(job.result().reply["result"].get("outcome", ""))
-            kind: type[JobEnded] = TimeLimit if "limit" in outcome else JobEnded
-            self.fail(lambda call: kind(f"{_ENDINGS.get(outcome, outcome)} before this was done: {call}"))
-            return
+            if outcome != "result":
+                kind: type[JobEnded] = TimeLimit if "limit" in outcome else JobEnded
+                self.fail(lambda call: kind(f"{_ENDINGS.get(outcome, outcome)} before this was done: {call}"))
+                return
+            error = JobError("application", "the job's root lost its connection to the executor")
         is_progress = self._book.done > self._done_before
         self._failures = 0 if is_progress else self._failures + 1
         if not self._has_had_workers or self._failures >= _FAILURES_MAX or not isinstance(error, JobError):

@@ -13,12 +13,11 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from mallob_py.api.settled import SettledOnce
+from mallob_py.api.settled import IN_A_FORK, SettledOnce
 from mallob_py.api.shown import BAR_PERIOD_S, NO_BAR, Bar
 from mallob_py.kit.calls.values import no_stop
 
 _T = TypeVar("_T")
-IN_A_FORK = "an executor cannot be used in a fork of the process that made it: make another one in the fork"
 
 
 class CallProgress(NamedTuple):
@@ -61,10 +60,6 @@ class CallFuture(SettledOnce[_T]):
     #: the callbacks, of the base class
     _done_callbacks: list[Callable[[Future[_T]], object]]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._process = os.getpid()
-
     def __repr__(self) -> str:
         state = "running" if self.running() else self._state.partition("_")[0].lower()
         return f"<CallFuture {state}>"
@@ -79,18 +74,6 @@ class CallFuture(SettledOnce[_T]):
             self._place = None
             place[0].abandon(*place)
         return is_cancelled
-
-    def result(self, timeout: float | None = None) -> _T:
-        self._check_process()
-        return super().result(timeout)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._check_process()
-        return super().exception(timeout)
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process and not self.done():
-            raise RuntimeError(IN_A_FORK)  # outcomes reach the parent process only
 
     @property
     def progress(self) -> CallProgress:
