@@ -500,7 +500,7 @@ class _Worker:
         except ProcessKilled:
             signal.raise_signal(signal.SIGKILL)
         except InputError as error:  # an expected error: its text needs no traceback
-            self._fail(wire.Failed(error.message))
+            self._fail(wire.Failed(_valid(error.message)))
         except BaseException as error:  # users' code may raise SystemExit and KeyboardInterrupt, too
             self._fail(wire.Failed(_describe(error)))
         if not run.chain and not _left_clean():
@@ -788,11 +788,11 @@ def _describe(error: BaseException) -> str:
     """Return a traceback without our own leading frames; of a very long traceback, only the end."""
     if isinstance(error, MemoryError):
         detail = f" ({error})" if str(error) else ""
-        return f"out of memory{detail}: raise --memory-limit, or start the service with fewer --threads"
+        return f"out of memory{_valid(detail)}: raise --memory-limit, or start the service with fewer --threads"
     text = "".join(traceback.format_exception(type(error), error, _user_frames(error.__traceback__)))
     if len(text) > _MAX_TRACEBACK_CHARACTERS:
         text = "...\n" + text[-_MAX_TRACEBACK_CHARACTERS:]
-    return text.rstrip("\n")
+    return _valid(text.rstrip("\n"))
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
