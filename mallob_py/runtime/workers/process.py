@@ -787,8 +787,8 @@ def _int32_bytes(solution: Any) -> bytes:
 def _describe(error: BaseException) -> str:
     """Return a traceback without our own leading frames; of a very long traceback, only the end."""
     if isinstance(error, MemoryError):
-        detail = f" ({error})" if str(error) else ""
-        return f"out of memory{_valid(detail)}: raise --memory-limit, or start the service with fewer --threads"
+        detail = _valid(f" ({error})") if str(error) else ""
+        return f"out of memory{detail}: raise --memory-limit, or start the service with fewer --threads"
     text = "".join(traceback.format_exception(type(error), error, _user_frames(error.__traceback__)))
     if len(text) > _MAX_TRACEBACK_CHARACTERS:
         text = "...\n" + text[-_MAX_TRACEBACK_CHARACTERS:]
