@@ -607,13 +607,19 @@ def _settle(configuration: wire.Configure) -> None:
         finally:
             os.close(score)
     if configuration.memory_limit_bytes is not None:
-        # RLIMIT_DATA counts private memory only, so a mapped description does not count.
-        limit = configuration.memory_limit_bytes
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        _limit_memory(configuration.memory_limit_bytes)
     # Random generators are seeded anew: otherwise all forks would draw the same numbers. (Python reseeds its
     # own generator at each fork.)
     if (generator := sys.modules.get("numpy.random")) is not None:  # a later import seeds its generator
         generator.seed(int.from_bytes(os.urandom(4), "little"))
+
+
+def _limit_memory(limit_bytes: int) -> None:
+    """Limit this process's memory, unless a lower limit holds already, which no process may raise."""
+    # RLIMIT_DATA counts private memory only, so a mapped description does not count.
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit_bytes = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
 def _touch() -> None:
