@@ -37,7 +37,7 @@ def make_own_state(env: MutableMapping[str, str] = os.environ) -> None:
 
 
 def open_standard_streams() -> None:
-    """Open all closed standard descriptors, since the next opened file would get them."""
+    """Open all closed standard descriptors, since otherwise the next opened files would get their numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
