@@ -6,7 +6,7 @@ that has children. If a rank fails at the start, all ranks end: with a clear mes
 on (`RankLoss.SURVIVE`).
 
 With `--pes auto`, a rank hosts as many PEs as its share of its host's cores: a core that k ranks may use
-counts 1/k for each of these ranks. So a rank bound to cores of its own gets all these cores, and unbound
+counts 1/k for each such rank. So a rank bound to cores of its own gets all these cores, and unbound
 ranks get equal parts.
 """
 

@@ -37,7 +37,7 @@ def make_own_state(env: MutableMapping[str, str] = os.environ) -> None:
 
 
 def open_standard_streams() -> None:
-    """Open all closed standard descriptors, since the next opened file would get them."""
+    """Open all closed standard descriptors, since otherwise the next opened files would get their numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -48,11 +48,9 @@ def forget_launchers_that_are_gone(env: MutableMapping[str, str]) -> None:
     if INVITED_VARIABLE in env:  # a newcomer has no launcher
         return
     if any(name.startswith(("PMI_", "PMI2_")) for name in env) and not _has_pmi(env):
-        _forget(env, ("PMI_", "PMI2_", "HYDRA_", "HYDI_", "MPI_LOCAL"))
-        _forget(env, (EXIT_FILE_VARIABLE,))
+        _forget(env, ("PMI_", "PMI2_", "HYDRA_", "HYDI_", "MPI_LOCAL", EXIT_FILE_VARIABLE))
     if any(name.startswith(("PMIX_", "OMPI_COMM_WORLD_")) for name in env) and not _has_pmix(env):
-        _forget(env, ("PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE", "PRTE_"))
-        _forget(env, (EXIT_FILE_VARIABLE,))
+        _forget(env, ("PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE", "PRTE_", EXIT_FILE_VARIABLE))
     if (file := env.get(EXIT_FILE_VARIABLE)) is not None and not _is_rank_of_ours(file, env):
         _forget(env, (EXIT_FILE_VARIABLE,))
     if (task := env.get("SLURM_TASK_PID", "")).isdecimal() and int(task) not in _ancestors():

@@ -283,7 +283,7 @@ def set_title(title: str) -> None:
     """Have `ps` show this title, cut to the command line's length, instead of the command line.
 
     Only for forked processes: the title overwrites the arguments in memory. If the kernel does not report
-    where they are, nothing is done.
+    where the arguments are, nothing is done.
     """
     with contextlib.suppress(OSError, IndexError, ValueError):
         with open("/proc/self/stat") as stat:
@@ -321,7 +321,7 @@ def _children(parent_pid: int) -> list[int]:
 
 
 def descendants(root: int) -> list[int]:
-    """Return the descendants of a process, without those whose parent has ended."""
+    """Return the descendants of a process. Orphans and their descendants are missing."""
     found = _children(root)
     for pid in found:  # the loop body appends to the list
         found += _children(pid)

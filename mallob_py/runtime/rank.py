@@ -225,10 +225,10 @@ class Rank:
         self._tell(Ordered(leaves=tuple(ranks)))
 
     def grow(self, sites: Sequence[Site], done: Callable[[Mapping[int, str]], None]) -> None:
-        """Start a newcomer on each of these sites.
+        """Start a newcomer on each site.
 
-        `done(failed newcomer -> reason)` is called when each has joined or failed. Only one rank at a time
-        may start newcomers. Raises GrowthError.
+        `done(failed newcomer -> reason)` is called when each newcomer has joined or failed. Only one rank
+        at a time may start newcomers. Raises GrowthError.
         """
         node = self.node
         if not node.survives:

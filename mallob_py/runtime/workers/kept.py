@@ -42,8 +42,8 @@ class KeptWorkers:
     """Processes kept for the next revision of their job. Callers must kill the processes that methods drop.
 
     When a revision ends, its worker processes still hold what they have made of the input. A rank keeps some
-    of these processes, waiting or stopped; a worker of the next revision that starts on this rank gets one of
-    them. Nothing depends on a kept process: a worker may start with a new process, too.
+    worker processes, waiting or stopped. If a worker of the next revision starts on this rank, it gets a kept
+    process. Nothing depends on a kept process: a worker may start with a new process, too.
 
     At most `count_max` processes are kept, with at most `bytes_max` of private memory in all, each for
     `keep_s`; the oldest are dropped first.

@@ -479,9 +479,9 @@ def _await_end(connection: socket.socket) -> None:
     """End a server that is not a child of this process; wait for its end for a bounded time."""
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     poll = select.poll()
-    poll.register(connection, select.POLLIN)
-    with suppress(OSError):
+    with suppress(OSError):  # the connection may be closed
         connection.shutdown(socket.SHUT_WR)
+        poll.register(connection, select.POLLIN)
         while (left_s := deadline_s - time.monotonic()) > 0:
             if poll.poll(left_s * 1000) and not connection.recv(_PACKET_BYTES):
                 break

@@ -237,7 +237,8 @@ class OutputFiles:
             finally:
                 os.close(file)
             if not size_bytes:
-                self._note_new_file(folder)
+                with suppress(OSError):  # the output is written, so old files may stay for now
+                    self._note_new_file(folder)
             return written
         finally:
             os.close(folder)

@@ -424,6 +424,8 @@ class WorkerPool:
 
     def _send(self, task: JobTask, link: WorkerLink, message: wire.ToWorker) -> None:
         for dropped in link.send(message):
+            if task.late is not None:  # else it would shift the count of the messages that were taken
+                task.late = [one for one in task.late if one.data is not dropped.data or one != dropped]
             self._post(missed(task.key, dropped))
         self._watch.watch(link)
 

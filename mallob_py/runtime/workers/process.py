@@ -500,7 +500,7 @@ class _Worker:
         except ProcessKilled:
             signal.raise_signal(signal.SIGKILL)
         except InputError as error:  # an expected error: its text needs no traceback
-            self._fail(wire.Failed(error.message))
+            self._fail(wire.Failed(_valid(error.message)))
         except BaseException as error:  # users' code may raise SystemExit and KeyboardInterrupt, too
             self._fail(wire.Failed(_describe(error)))
         if not run.chain and not _left_clean():
@@ -607,13 +607,19 @@ def _settle(configuration: wire.Configure) -> None:
         finally:
             os.close(score)
     if configuration.memory_limit_bytes is not None:
-        # RLIMIT_DATA counts private memory only, so a mapped description does not count.
-        limit = configuration.memory_limit_bytes
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        _limit_memory(configuration.memory_limit_bytes)
     # Random generators are seeded anew: otherwise all forks would draw the same numbers. (Python reseeds its
     # own generator at each fork.)
     if (generator := sys.modules.get("numpy.random")) is not None:  # a later import seeds its generator
         generator.seed(int.from_bytes(os.urandom(4), "little"))
+
+
+def _limit_memory(limit_bytes: int) -> None:
+    """Limit this process's memory, unless a lower limit holds already, which no process may raise."""
+    # RLIMIT_DATA counts private memory only, so a mapped description does not count.
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit_bytes = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
 def _touch() -> None:
@@ -787,12 +793,12 @@ def _int32_bytes(solution: Any) -> bytes:
 def _describe(error: BaseException) -> str:
     """Return a traceback without our own leading frames; of a very long traceback, only the end."""
     if isinstance(error, MemoryError):
-        detail = f" ({error})" if str(error) else ""
+        detail = _valid(f" ({error})") if str(error) else ""
         return f"out of memory{detail}: raise --memory-limit, or start the service with fewer --threads"
     text = "".join(traceback.format_exception(type(error), error, _user_frames(error.__traceback__)))
     if len(text) > _MAX_TRACEBACK_CHARACTERS:
         text = "...\n" + text[-_MAX_TRACEBACK_CHARACTERS:]
-    return text.rstrip("\n")
+    return _valid(text.rstrip("\n"))
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:

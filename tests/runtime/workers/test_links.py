@@ -21,7 +21,7 @@ from waiting import poll_until
 
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.fork_server import Server
-from mallob_py.runtime.workers.links import LinkWatch, WorkerLink
+from mallob_py.runtime.workers.links import ForkServer, LinkWatch, WorkerLink
 from mallob_py.runtime.workers.process import AppRegistry, RankLink
 
 PROGRAM = r"import os, signal; os.fork(); os.write(1, b'%d\n' % os.getpid()); signal.pause()"
@@ -80,6 +80,21 @@ def test_a_killed_worker_is_dead_and_a_dead_one_is_not_signalled(group: Group) -
     group.leader.wait()
     group.link.signal(signal.SIGSTOP)
     group.link.signal(signal.SIGKILL)
+
+
+def test_a_server_that_cannot_be_replaced_now_can_be_replaced_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = ForkServer.start(running=ours)
+    theirs.close()
+
+    def no_descriptor(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socketpair", no_descriptor)
+    for _ in range(2):
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            server.restart()
+    server.stop()
 
 
 def test_a_wake_up_is_over_when_it_has_been_seen() -> None:

@@ -118,6 +118,7 @@ def test_a_process_that_was_left_with_threads_or_children_is_not_used_again(make
         ("exit", "SystemExit: 3"),
         ("interrupt", "KeyboardInterrupt"),
         ("recursion", "RecursionError"),
+        ("odd name", "ValueError: odd\\udcff.cnf"),
         ("bad result", "must be a Result or None"),
         ("wide result", "fit into 32 bits"),
         ("no number", "a result's value is nan, which no JSON number can be"),
@@ -136,6 +137,8 @@ def test_whatever_an_application_raises_is_reported_as_its_traceback(
 def test_an_error_that_the_application_foresaw_is_reported_as_its_text_alone(rank: Rank) -> None:
     rank.run("RAISE", what="foreseen")
     assert rank.hear(stimuli.WorkerRaised)[0].reason == "the disk is full"
+    rank.run("RAISE", what="foreseen odd name")
+    assert rank.hear(stimuli.WorkerRaised, 2)[-1].reason == "odd\\udcff.cnf"
 
 
 def test_a_worker_beyond_its_memory_limit_fails_and_takes_nobody_along(make: Make) -> None:

@@ -515,6 +515,23 @@ def test_inputs_do_not_wait_for_an_import_of_which_the_fork_server_has_died(host
     assert len(_readers(host)) == 4
 
 
+def test_a_message_dropped_before_a_leaving_worker_took_others_is_missed_once(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = host.start(1)
+    host.pool.leave((1, 1))
+    first, second, third = (TreeMessage(1, data, sender=(3, 4)) for data in (b"first", b"second", b"third"))
+    for message in (first, second):
+        host.pool.deliver((1, 1), message)
+    copy = TreeMessage(first.source, first.data, first.returned, first.sender)
+    monkeypatch.setattr(link, "send", lambda message: [copy])
+    host.pool.deliver((1, 1), third)
+    link.says.append(wire.Left(0.0, taken=1))  # the second message
+    host.poll()
+    missed = [event.data for event in host.seen if isinstance(event, stimuli.WorkerMissed)]
+    assert missed == [b"first", b"third"]
+
+
 def test_a_process_that_offers_itself_without_having_had_a_task_gets_none(host: Host) -> None:
     host.later()
     (link,) = host.pool.processes.idle

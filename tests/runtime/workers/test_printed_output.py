@@ -1,5 +1,6 @@
 """Workers' output goes to a bounded file for each job, whatever entries exist in its folder."""
 
+import errno
 import mmap
 import os
 import re
@@ -121,6 +122,17 @@ def test_the_oldest_files_go_and_only_ours(folder: Path) -> None:
     files = OutputFiles(str(folder), folder_max_bytes=10)
     files.add(1000, b"y")
     assert len(list(folder.glob("*.log"))) <= 12
+
+
+def test_output_goes_to_one_place_if_old_files_cannot_be_listed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def no_descriptor(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "listdir", no_descriptor)
+    OutputFiles(str(folder)).add(7, b"once")
+    assert (text_of(folder, 7), capfd.readouterr().err) == ("once", "")
 
 
 @pytest.mark.parametrize("kind", Kind)

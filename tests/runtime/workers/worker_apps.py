@@ -125,6 +125,10 @@ class Raise(_NoInput):
                 return Result(0, fields={"value": (1, -math.inf)})
             case "foreseen":
                 raise InputError("the disk is full")
+            case "odd name":
+                raise ValueError("odd\udcff.cnf")
+            case "foreseen odd name":
+                raise InputError("odd\udcff.cnf")
             case _:
                 raise ValueError("no such luck")
 
