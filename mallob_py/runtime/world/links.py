@@ -347,19 +347,27 @@ class Links:
             attempts.append((socket.AF_INET, (place.address, place.port)))
         problem = "it cannot be reached from this host"
         for family, at in attempts:
-            connection = socket.socket(family)
-            connection.settimeout(_CONNECT_TIMEOUT_S)
             try:
-                connection.connect(at)
-                own_port = 0 if self.place is None else self.place.port
-                connection.sendall(_HELLO.pack(_JOIN, self._secret, self.rank, own_port))
+                connection = self._connected(family, at)
             except OSError as error:
-                connection.close()
                 problem = str(error)
                 continue
             self._add(peer, connection, Dials(True, (place.address, place.port)))
             return
         raise LinkError(f"rank {self.rank} cannot connect to rank {peer}: {problem}")
+
+    def _connected(self, family: socket.AddressFamily, at: str | tuple[str, int]) -> socket.socket:
+        """Return a new connection over which this rank has identified itself. Raises OSError."""
+        connection = socket.socket(family)
+        try:
+            connection.settimeout(_CONNECT_TIMEOUT_S)
+            connection.connect(at)
+            own_port = 0 if self.place is None else self.place.port
+            connection.sendall(_HELLO.pack(_JOIN, self._secret, self.rank, own_port))
+        except OSError:
+            connection.close()
+            raise
+        return connection
 
     def await_connections(self, peers: Collection[int]) -> None:
         """Wait until all ranks in `peers` have connected. Raises LinkError."""
