@@ -81,9 +81,7 @@ class BagApplication(BagDeclaration, app.Application):
 
     def fields(self, result: Any, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the reply's fields for a result (None: there was no task); by default, one field `value`."""
-        if isinstance(result, np.ndarray | np.generic):
-            result = result.tolist()
-        return {"value": result}
+        return {"value": _plain(result)}
 
     def best_fields(self, best: Any, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the reply's fields for the best solution (`Bag.best`).
