@@ -506,6 +506,8 @@ class Ledger:
             return
         assert account.bag is not None
         bags = account.bag.split_into(len(self._askers))
+        if len(bags) > len(self._askers):  # the tasks of a bag without an asker would be lost
+            raise BagError(f"split_into({len(self._askers)}) has made {len(bags)} bags")
         for asker, bag in zip(tuple(self._askers), bags, strict=False):
             self._give(account, asker, self._askers.pop(asker), bag, now)
 
