@@ -266,8 +266,8 @@ def test_more_bags_than_were_asked_for_are_refused_rather_than_lost(monkeypatch:
     monkeypatch.setattr(TreeBag, "split_into", lambda bag, parts: split_into(bag, parts + 1))
     root, left = Worker(ROOT), Worker(LEFT)
     root.hear(LEFT, ask(left))
-    root.ledger.open_root(0.0)
     with pytest.raises(BagError, match=r"split_into\(1\) has made 2 bags"):
+        root.ledger.open_root(0.0)
         root.work(3)
 
 
