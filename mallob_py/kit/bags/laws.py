@@ -223,8 +223,8 @@ class _Checker:
             "bag_from_bytes(to_bytes()) is another bag", self._run(self._sent(self._bag(data))), expected
         )
         for began in (0, 1 + expected.tasks // 7):
-            self._check_division("split", data, expected, began, lambda bag: self._halves(bag))
-            self._check_division("split_into", data, expected, began, lambda bag: self._parts(bag))
+            self._check_division("split", data, expected, began, self._halves)
+            self._check_division("split_into", data, expected, began, self._parts)
         emptied = self._bag(data)
         self._run(emptied)
         with _named("merge"):

@@ -268,7 +268,6 @@ def test_more_bags_than_were_asked_for_are_refused_rather_than_lost(monkeypatch:
     root.hear(LEFT, ask(left))
     with pytest.raises(BagError, match=r"split_into\(1\) has made 2 bags"):
         root.ledger.open_root(0.0)
-        root.work(3)
 
 
 def test_a_lifeline_that_was_cut_gets_nothing(root: Worker) -> None:
