@@ -69,7 +69,7 @@ class BagApplication(BagDeclaration, app.Application):
 
     @abstractmethod
     def first_bag(self, payload: app.Payload, configuration: Mapping[str, Any]) -> Bag:
-        """Return a bag of all tasks. Each call must return the same, because a lost job begins again."""
+        """Return a bag of all tasks. Each call must return an equal bag, because a lost job begins again."""
 
     @abstractmethod
     def bag_from_bytes(self, data: bytes, payload: app.Payload, configuration: Mapping[str, Any]) -> Bag:

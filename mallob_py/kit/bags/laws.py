@@ -48,7 +48,7 @@ class BrokenLaw(Exception):
 
 
 class NothingToCheck(Exception):
-    """The bag has no piece that is small enough."""
+    """The bag is empty, or has no piece that is small enough."""
 
 
 class _TooLarge(Exception):
@@ -95,7 +95,7 @@ def check_bag(
 
     Raises:
         BrokenLaw: a law is broken.
-        NothingToCheck: all pieces are too large.
+        NothingToCheck: the first bag is empty, or a piece is too large.
     """
     try:
         return _checked(_Checker(application, configuration, {} if payload is None else payload), seconds_max)
