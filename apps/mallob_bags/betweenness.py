@@ -123,7 +123,7 @@ class _Desk(NamedTuple):
 
 
 class BetweennessBag(NumberedBag):
-    """Sources to process. A task is a visit to an edge; each source visits each edge twice, out and back."""
+    """Sources to process. A task is a visit to an edge or a vertex. A source visits each one twice."""
 
     def __init__(self, graph: Graph, sources: NDArray[np.int64]) -> None:
         super().__init__(sources)

@@ -53,7 +53,7 @@ class QueensBag(Bag):
     def __init__(self, n: int, boards: NDArray[np.int64]) -> None:
         self._n = n
         self._size = len(boards)
-        #: the stack, large enough: in each of n rows at most n - 1 further successors wait
+        #: the stack, with room for all boards that may wait: at most n - 1 more in each of n rows
         self._stack = np.zeros((len(boards) + n * n + 1, 3), dtype=np.int64)
         self._stack[: self._size] = boards
         self._found = np.zeros(2, dtype=np.int64)

@@ -71,7 +71,7 @@ def _majority(b: Word, c: Word, d: Word) -> Word:
 
 
 def _five(mix: Callable[[Word, Word, Word], Word], k: Word) -> Callable[[Words, Words], Words]:
-    """Return a function that does five rounds with `mix` and `k`; the words' order is restored then."""
+    """Return a function that does five rounds with `mix` and `k` and keeps the words' order."""
 
     @inlined
     def five(s: Words, w: Words) -> Words:

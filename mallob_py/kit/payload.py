@@ -55,7 +55,7 @@ def description_parts(
 ) -> list[bytes | memoryview]:
     """Return a description as pieces; a large array is a piece of its own, not copied.
 
-    Offsets of arrays count from the header's end.
+    Offsets of arrays count from the header's end. Raises TypeError for an array of Python objects.
     """
     specs: list[_Array] = []
     body: list[bytes | memoryview] = []
@@ -63,14 +63,21 @@ def description_parts(
     for name, array in payload.items():
         import numpy as np
 
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
+        if array.dtype.hasobject:
+            raise TypeError(f"array {name!r} of the payload holds Python objects; convert it to numbers")
         offset = _aligned(size)
         specs.append(_Array(name, array.dtype.str, array.shape, offset))
-        body += (bytes(offset - size), array.tobytes() if array.nbytes < 4096 else array.data.cast("B"))
+        body += (bytes(offset - size), array.tobytes() if array.nbytes < 4096 else _bytes_of(array))
         size = offset + array.nbytes
     header = msgspec.msgpack.encode(_Header(application, dict(configuration), specs))
     padding = bytes(_aligned(8 + len(header)) - 8 - len(header))
     return [len(header).to_bytes(8, "little"), header, padding, *body]
+
+
+def _bytes_of(array: NDArray[Any]) -> memoryview:
+    # Arrays of dates have no memoryview of their own.
+    return array.reshape(-1).view("u1").data
 
 
 def application_named_in(flat: bytes | bytearray | memoryview) -> str:

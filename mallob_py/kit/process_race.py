@@ -224,7 +224,7 @@ def run_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
     """Run the attempt in the child; never return into the worker's code."""
     try:
         die_with(worker_pid)
-        # Only the worker may hold the socket to the rank, which must close when the worker ends.
+        # The worker's socket to the rank must close when the worker ends, so no child may hold the socket.
         _close_all_but(fd, *attempt.fds)
         _write(fd, _message_of(attempt))
         while True:  # the worker measures our memory, then kills us

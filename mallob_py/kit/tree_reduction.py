@@ -276,7 +276,7 @@ class TreeReduction:
             self._context.send_to_parent(self._header(_Kind.ABSENT, epoch, call, self._seen))
 
     def _child_gave(self, index: int, call: int, newest: int, data: bytes) -> None:
-        """Take in a child's contribution, even if it joined after we noted our children, before our call."""
+        """Take in a child's contribution, even if the child joined just before the call and is not noted."""
         part = self._part
         if part is None or part.call != call or part.given is not None or index in part.gifts:
             return

@@ -69,7 +69,7 @@ class BagApplication(BagDeclaration, app.Application):
 
     @abstractmethod
     def first_bag(self, payload: app.Payload, configuration: Mapping[str, Any]) -> Bag:
-        """Return a bag of all tasks. Each call must return the same, because a lost job begins again."""
+        """Return a bag of all tasks. Each call must return an equal bag, because a lost job begins again."""
 
     @abstractmethod
     def bag_from_bytes(self, data: bytes, payload: app.Payload, configuration: Mapping[str, Any]) -> Bag:
@@ -81,9 +81,7 @@ class BagApplication(BagDeclaration, app.Application):
 
     def fields(self, result: Any, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the reply's fields for a result (None: there was no task); by default, one field `value`."""
-        if isinstance(result, np.ndarray | np.generic):
-            result = result.tolist()
-        return {"value": result}
+        return {"value": _plain(result)}
 
     def best_fields(self, best: Any, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the reply's fields for the best solution (`Bag.best`).

@@ -36,7 +36,7 @@ class Bag(ABC):
         """Do some tasks.
 
         Args:
-            count: about how many tasks to do at most.
+            count: the approximate greatest number of tasks to do.
 
         Returns:
             The number of tasks done; 0 only if the bag is empty. A task of more than some 10 ms may be done
@@ -72,7 +72,7 @@ class Bag(ABC):
         """Tell whether no tasks are left."""
 
     def expected_tasks(self) -> float:
-        """Return the expected number of tasks left, including tasks that these will make; infinity: unknown.
+        """Return the expected number of tasks left and of tasks that they will make; infinity: unknown.
 
         If the number is known, workers ask for more tasks before they run out, and do not send tasks that
         can be done in less time than they can be sent.
@@ -114,7 +114,7 @@ class Work(Protocol):
     minimizes: bool
 
     def first_bag(self) -> Bag:
-        """Return a bag of all tasks. Each call must return the same, because a lost job begins again."""
+        """Return a bag of all tasks. Each call must return an equal bag, because a lost job begins again."""
         ...
 
     def bag_from_bytes(self, data: bytes) -> Bag:

@@ -44,7 +44,7 @@ def number_of(best: Any) -> int | float:
             f"the best of a bag must be a number that is finite, not {number!r};"
             " without a solution, it is None"
         )
-    return number
+    return int(number) if isinstance(number, int) else float(number)
 
 
 class Incumbent:

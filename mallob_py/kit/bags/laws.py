@@ -48,7 +48,7 @@ class BrokenLaw(Exception):
 
 
 class NothingToCheck(Exception):
-    """The bag has no piece that is small enough."""
+    """The bag is empty, or has no piece that is small enough."""
 
 
 class _TooLarge(Exception):
@@ -95,7 +95,7 @@ def check_bag(
 
     Raises:
         BrokenLaw: a law is broken.
-        NothingToCheck: all pieces are too large.
+        NothingToCheck: the first bag is empty, or a piece is too large.
     """
     try:
         return _checked(_Checker(application, configuration, {} if payload is None else payload), seconds_max)
@@ -223,8 +223,8 @@ class _Checker:
             "bag_from_bytes(to_bytes()) is another bag", self._run(self._sent(self._bag(data))), expected
         )
         for began in (0, 1 + expected.tasks // 7):
-            self._check_division("split", data, expected, began, lambda bag: self._halves(bag))
-            self._check_division("split_into", data, expected, began, lambda bag: self._parts(bag))
+            self._check_division("split", data, expected, began, self._halves)
+            self._check_division("split_into", data, expected, began, self._parts)
         emptied = self._bag(data)
         self._run(emptied)
         with _named("merge"):

@@ -27,7 +27,7 @@ Messages, where `number` is the number of a loan, drawn by its lender and unique
     RETURN(number, state, ...)  borrower to lender when the borrower leaves: as SETTLE, and the loans that the
                                 borrower gave, with their copies. The lender takes these loans over,
     MOVED(number)               and tells their borrowers.
-    FORGET(number)              lender to borrower: the loan is repaid, or is not mine: drop the account.
+    FORGET(number)              lender to borrower: the loan is repaid, or not in the books: drop the account.
     PROBE(number)               lender to a silent borrower: do you still work on the loan?
     UNKNOWN(number)             borrower to lender: no.
     BETTER(best)                to the neighbours: a better solution is known (see `incumbent`).
@@ -40,8 +40,8 @@ Why no task is lost or counted twice
 - A lender takes its copy back (the tasks done into its result, the tasks left into its bag) if LEND comes
   back, if the borrower does not know the loan, or if the borrower was silent for too long. Later work of the
   borrower counts for nothing. So a worker that dies, or is stopped for ever, costs work and no more.
-- A copy is all that was lent: the state in SETTLE contains what the borrower has lent on. So no other worker
-  needs to survive, and the root's own state is always a checkpoint of the whole job.
+- A copy is all that was lent: the state in SETTLE contains the tasks that the borrower has lent
+  on. So no other worker needs to survive, and the root's own state is always a checkpoint of the whole job.
 - Messages may be lost without a report, and come back if their receiver has left; between two workers they
   keep their order. A worker that waits asks again.
 
@@ -506,6 +506,8 @@ class Ledger:
             return
         assert account.bag is not None
         bags = account.bag.split_into(len(self._askers))
+        if len(bags) > len(self._askers):  # the tasks of a bag without an asker would be lost
+            raise BagError(f"split_into({len(self._askers)}) has made {len(bags)} bags")
         for asker, bag in zip(tuple(self._askers), bags, strict=False):
             self._give(account, asker, self._askers.pop(asker), bag, now)
 

@@ -13,8 +13,8 @@ Address: TypeAlias = tuple[int, int]
 class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The state of an account: number of tasks `done`, their `result` (empty: none), and the `bags` left.
 
-    `wasted`: number of tasks known to be done in vain; dead workers cannot report theirs. `best`: the best
-    solution, by which the tasks were pruned (empty: none).
+    `wasted`: number of tasks done in vain, except those of lost workers, which report nothing. `best`: the
+    best solution, by which the tasks were pruned (empty: none).
     """
 
     done: int

@@ -35,8 +35,14 @@ def decode_value(data: bytes) -> Any:
 
 def _plain(value: Any) -> Any:
     match value:
-        case bool() | float() | str() | bytes():
+        case bool():
             return value
+        case float():  # subclasses, such as NumPy's numbers and texts, cannot be encoded
+            return float(value)
+        case str():
+            return str.__str__(value)
+        case bytes():
+            return bytes(value)
         case int():
             return ["i", hex(value)]  # Python limits the number of decimal digits
         case tuple():
@@ -44,7 +50,7 @@ def _plain(value: Any) -> Any:
         case np.ndarray() if value.dtype.kind in "biuf":
             little = value.astype(value.dtype.newbyteorder("<"), copy=False)
             return ["a", little.dtype.str, list(value.shape), little.tobytes()]
-        case np.generic():
+        case np.generic() if value.dtype.kind in "biuf" and value.dtype.char != "g":
             return _plain(value.item())
     raise BagError(
         f"the result of a bag must be a number, a numpy array or a tuple of them, not {value!r:.80}"

@@ -108,9 +108,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return make, tuple(value.co_filename if part == "<dynamic-code>" else part for part in parts)
 
 
-def _dumps_by_value(value: Any, **options: Any) -> bytes:
+def _dumps_by_value(value: Any, pickler: type[_Pickler] = _Pickler, **options: Any) -> bytes:
     with io.BytesIO() as written:
-        _Pickler(written, **options).dump(value)
+        pickler(written, **options).dump(value)
         return written.getvalue()
 
 
@@ -152,14 +152,8 @@ def _is_array(value: Any) -> bool:
 
 def dump_to_share(value: Any) -> list[Buffer]:
     """Return the pickle of `value`, followed by out-of-band buffers, without copies. Raises CannotSend."""
-
-    def dumps(value: Any, **options: Any) -> bytes:
-        with io.BytesIO() as written:
-            _SharingPickler(written, **options).dump(value)
-            return written.getvalue()
-
     try:
-        return _dump(dumps, value, 1)
+        return _dump(functools.partial(_dumps_by_value, pickler=_SharingPickler), value, 1)
     except (Exception, SystemExit, GeneratorExit) as error:
         raise CannotSend(f"the object cannot be pickled: {told(error)}") from error
 
@@ -281,9 +275,7 @@ def _dumps_plain(error: BaseException) -> bytes:
 
 
 def _dumps_bare(error: BaseException) -> bytes:
-    with io.BytesIO() as written:
-        _BarePickler(written, protocol=_PROTOCOL).dump(error)
-        return written.getvalue()
+    return _dumps_by_value(error, _BarePickler, protocol=_PROTOCOL)
 
 
 class _BarePickler(_Pickler):

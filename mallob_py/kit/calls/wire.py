@@ -5,8 +5,8 @@ each), the head (a message in msgpack), and the buffers; numbers are little endi
 from where they are and received into new memory, so only the kernel copies an array.
 
 Unpickling runs code, so no frame is read before the other end has proved that it knows the key. For this each
-end sends 32 random bytes, and answers the other end's with an HMAC (SHA-256) over its own role and both
-random texts, under the key. Where no key is possible, `peer_user` replaces the proof.
+end sends 32 random bytes, and answers the other end's bytes with an HMAC (SHA-256), under the key, of its
+own role and both ends' bytes. Where no key is possible, `peer_user` replaces the proof.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class FrameReader:
                 self._head = bytes(memoryview(stage)[sizes_end : sizes_end + head_bytes])
                 begin = sizes_end + head_bytes
             if self._buffers and self._filled < len(self._buffers[-1]):
-                # staged bytes go into the buffer first; later bytes are received into it directly
+                # staged bytes fill the buffer first; later bytes are received directly into the buffer
                 count = min(len(stage) - begin, len(self._buffers[-1]) - self._filled)
                 self._buffers[-1][self._filled : self._filled + count] = memoryview(stage)[
                     begin : begin + count

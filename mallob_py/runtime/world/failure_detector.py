@@ -6,7 +6,7 @@ of one small message per second and rank, on any number of hosts. If the previou
 before it might hang, too, without being noticed: so they are asked for beats as well (`sought`), and the
 silence of each is measured. If all ranks hang, the launching process notices it by a file that each rank on
 the launching process's host touches again and again. (If one of these ranks lives, this rank notices the
-silence of the others.) The first rank makes the file when the world has come up.
+silence of the others.) The rank that beats first makes the file, when the world has come up.
 
 A lost rank is left out of the ring (`go_on`).
 
@@ -152,7 +152,7 @@ class Ring:
 def _pulse_file() -> int:
     """Open the file that shows a launching process on this host that its world has come up and lives.
 
-    The first rank here makes the file, whichever rank that is: others may fail before their first beat.
+    The rank that beats first makes the file, because any other rank may fail before its first beat.
     """
     path = os.environ.get(EXIT_FILE_VARIABLE)
     if path is None:

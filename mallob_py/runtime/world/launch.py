@@ -149,8 +149,8 @@ def run_world(
 ) -> WorldEnd:
     """Run a world to its end; no process of it is left afterwards. A single rank needs no mpiexec.
 
-    The world is killed if rank 0, once it has come up, is silent for one and a half times `rank_timeout_s`:
-    so the ranks, which know more, may react first.
+    The world is killed if all ranks of this host, once they have come up, are silent for one and a half times
+    `rank_timeout_s`: so the ranks, which know more, may react first.
     """
     if ranks > 1:
         launcher = find_launcher()

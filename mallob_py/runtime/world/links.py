@@ -5,7 +5,7 @@ survived, ranks of other hosts (`transport.py` has the reason).
 
 Why not MPI: its processes can connect later (`MPI_Comm_accept`), but each pair of ranks would have to connect
 separately, since collective calls would need ranks that may be dead. Such a call stops both event loops (20
-to 35 ms, measured with MPICH), and stops one for ever if the other rank dies before its call; and Open MPI
+to 35 ms, measured with MPICH), and one loop for ever if the other rank dies before its call; and Open MPI
 cannot connect two launches at all. Processes that MPI spawns die with their parents. A socket connects
 without the peer's loop, reports the peer's death by itself, and works with any launcher.
 
@@ -347,19 +347,27 @@ class Links:
             attempts.append((socket.AF_INET, (place.address, place.port)))
         problem = "it cannot be reached from this host"
         for family, at in attempts:
-            connection = socket.socket(family)
-            connection.settimeout(_CONNECT_TIMEOUT_S)
             try:
-                connection.connect(at)
-                own_port = 0 if self.place is None else self.place.port
-                connection.sendall(_HELLO.pack(_JOIN, self._secret, self.rank, own_port))
+                connection = self._connected(family, at)
             except OSError as error:
-                connection.close()
                 problem = str(error)
                 continue
             self._add(peer, connection, Dials(True, (place.address, place.port)))
             return
         raise LinkError(f"rank {self.rank} cannot connect to rank {peer}: {problem}")
+
+    def _connected(self, family: socket.AddressFamily, at: str | tuple[str, int]) -> socket.socket:
+        """Return a new connection over which this rank has identified itself. Raises OSError."""
+        connection = socket.socket(family)
+        try:
+            connection.settimeout(_CONNECT_TIMEOUT_S)
+            connection.connect(at)
+            own_port = 0 if self.place is None else self.place.port
+            connection.sendall(_HELLO.pack(_JOIN, self._secret, self.rank, own_port))
+        except OSError:
+            connection.close()
+            raise
+        return connection
 
     def await_connections(self, peers: Collection[int]) -> None:
         """Wait until all ranks in `peers` have connected. Raises LinkError."""
@@ -619,9 +627,9 @@ class Links:
         return back
 
     def give_up_on(self, peer: int) -> None:
-        """Write to a peer what can be written now, since it may be about to leave; drop all other messages.
+        """Write as much to a peer as its connection takes now; drop all other messages to it.
 
-        The peer's messages are still received, since the peer may need an answer.
+        The peer may be about to leave. Its messages are still received, because it may need an answer.
         """
         if (link := self._links.get(peer)) is not None:
             link.is_given_up = True

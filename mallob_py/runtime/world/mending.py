@@ -3,8 +3,8 @@
 A connection may be reset, or cut between two hosts, while both ranks live. So the rank that opened the
 connection connects again, while the other rank waits; then both resume their `Stream`. Meanwhile each rank
 checks whether the peer still listens: the port of an ended process refuses connections. So the end of a rank
-is still noticed soon (REFUSED_S); a rank waits for a peer that does not answer at most as long as `links.py`
-says.
+is still noticed soon (REFUSED_S). `Links.patience_s` limits how long a rank waits for a peer that neither
+refuses nor answers.
 
     connecting rank -> other rank   "R", own rank, a nonce, number of bytes received; a code of all these
     other rank -> connecting rank   number of bytes received; a code of this number and the nonce

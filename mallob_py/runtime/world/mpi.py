@@ -2,10 +2,10 @@
 
 `start_mpi` initialises MPI with the settings that the transport needs, and refuses a world that the launcher
 of another MPI has split into worlds of one process (each process would take itself for the whole service).
-`leave` ends the process, without MPI_Finalize if that could hang, and hands the exit code of rank 0, or of
-its deputy, to `launch_world` if that started the world: `mpiexec` itself either mixes the exit codes of all
-ranks (MPICH) or takes any code but 0 for a crash (Open MPI). `WorldEnd` is the end of a world as its starter
-sees it.
+`leave` ends the process, without MPI_Finalize if that could hang. In a world of `launch_world`, `leave`
+reports the exit code of rank 0, or of its deputy, in a file: `mpiexec` itself either mixes the exit codes of
+all ranks (MPICH) or takes any code but 0 for a crash (Open MPI). `WorldEnd` is the end of a world as its
+starter sees it.
 
 Importing this module does not import MPI, so command-line code may use it freely.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 #: environment variable for a world that follows a crashed world: the kind of crash
 AFTER_CRASH_VARIABLE = "MALLOB_PY_AFTER_CRASH"
-#: content of the exit file from the time when the ranks have come up until rank 0 leaves
+#: content of the exit file from the time when the ranks have come up until a rank reports the exit code
 RUNNING = b"running\n"
 #: environment variable, set by `launch_world`: a further signal by which the launcher orders ranks to stop
 STOP_SIGNAL_VARIABLE = "MALLOB_PY_STOP_SIGNAL"
@@ -319,9 +319,9 @@ def stop_signals() -> frozenset[signal.Signals]:
 def leave(rank: int, exit_code: int, closed: bool, speaker: int = 0) -> NoReturn:
     """End this process. `closed`: the return value of `Transport.close`.
 
-    In a world of `launch_world`, only the exit code of rank `speaker` counts; if that rank has died or hangs,
-    that of the first rank that leaves. In other worlds, or if the speaker cannot write the exit file,
-    `exit_code` is this process's exit code.
+    In a world of `launch_world`, only the exit code of rank `speaker` counts; if the speaker is lost or
+    hangs, the exit code of the first rank that leaves counts. In other worlds, or if the speaker cannot write
+    the exit file, `exit_code` is this process's exit code.
     """
     exit_file = os.environ.get(EXIT_FILE_VARIABLE)
     if exit_file and (_report(exit_file, exit_code, is_speaker=rank == speaker) or rank != speaker):

@@ -41,7 +41,7 @@ _TAKEN_ALONG = "MALLOB_PY_"
 _OF_THIS_HOST = (BELL_ADDRESS_VARIABLE, HOST_NAME_VARIABLE)
 _LINE_BYTES_MAX = 1 << 20
 _LAST_WORDS_S = 1.0
-#: longest wait of the guard: an hour, since every event wakes it up
+#: longest wait of the guard, which may be long, because every event ends the wait
 _LOOK_S = 3600.0
 
 

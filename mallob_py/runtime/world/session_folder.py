@@ -125,7 +125,7 @@ def sweep(parent: Path) -> None:
 def nothing_left() -> Iterator[None]:
     """Context manager that adopts all processes of a world, then kills them and removes their folder.
 
-    A rank that joined ends by itself after the founders; the rank that started it may have ended before it.
+    A newcomer ends by itself after the founders, even if the rank that started the newcomer ended before.
     """
     with contextlib.ExitStack() as stack:
         # This callback is called last: the folder of a killed process is without a lock only after the kill.

@@ -11,7 +11,7 @@ import pytest
 from fake_context import FakeContext
 from msgspec.structs import replace
 
-from mallob_py.kit.bags import BagApplication, ledger, messages
+from mallob_py.kit.bags import BagApplication, BagError, ledger, messages
 from mallob_py.kit.bags.application import BagWorker as BagWorker
 from mallob_py.kit.bags.others import GONE_MAX, KNOWN_MAX
 from mallob_py.simulation.bags import TreeBag, TreeWork
@@ -259,6 +259,15 @@ def test_who_has_nothing_waits_as_a_lifeline_until_there_is_work(root: Worker) -
     assert cut == (ledger.NEIGHBOURS, messages.Cut())
     assert dest == RIGHT
     assert isinstance(onward, messages.Lend)
+
+
+def test_more_bags_than_were_asked_for_are_refused_rather_than_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    split_into = TreeBag.split_into
+    monkeypatch.setattr(TreeBag, "split_into", lambda bag, parts: split_into(bag, parts + 1))
+    root, left = Worker(ROOT), Worker(LEFT)
+    root.hear(LEFT, ask(left))
+    with pytest.raises(BagError, match=r"split_into\(1\) has made 2 bags"):
+        root.ledger.open_root(0.0)
 
 
 def test_a_lifeline_that_was_cut_gets_nothing(root: Worker) -> None:

@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from mallob_bags.queens import QueensApplication
 from mallob_py.kit import Payload
-from mallob_py.kit.bags import Bag, BagError
+from mallob_py.kit.bags import Bag, BagApplication, BagError
 from mallob_py.kit.bags.application import _Work
 from mallob_py.kit.bags.books import Books
+from mallob_py.kit.bags.incumbent import number_of
 from mallob_py.kit.bags.ledger import Ledger
 from mallob_py.kit.bags.values import decode_value, encode_value
 
@@ -32,6 +35,32 @@ def test_a_checkpoint_counts_what_is_done_and_no_more() -> None:
 def test_integers_of_a_result_may_have_any_size(digits: int) -> None:
     for value in (10**digits, -(10**digits), (0, 10**digits - 1)):
         assert decode_value(encode_value(value)) == value
+
+
+@pytest.mark.parametrize(
+    "value", [np.float64(0.5), np.str_("a"), np.bytes_(b"a"), np.int8(3), np.bool_(True)]
+)
+def test_numbers_and_texts_of_numpy_are_sent_as_those_of_python(value: Any) -> None:
+    sent = decode_value(encode_value(value))
+    assert sent == value
+    assert not isinstance(sent, np.generic)
+
+
+def test_the_quality_of_a_solution_is_a_number_of_python() -> None:
+    assert type(number_of((np.float64(0.5), "first"))) is float
+
+
+def test_a_number_without_an_equal_in_python_is_refused() -> None:
+    with pytest.raises(BagError, match="the result of a bag must be a number"):
+        encode_value(np.longdouble(0.1))
+
+
+@pytest.mark.parametrize(
+    ("result", "value"), [((1, np.array([2, 3])), [1, [2, 3]]), ((np.float64(0.5), (4,)), [0.5, [4]])]
+)
+def test_a_tuple_of_numbers_and_arrays_is_a_field_of_the_reply(result: Any, value: Any) -> None:
+    fields = BagApplication.fields(QueensApplication(), result, {})
+    assert msgspec.json.decode(msgspec.json.encode(fields)) == {"value": value}
 
 
 def test_integers_of_earlier_checkpoints_have_decimal_digits() -> None:

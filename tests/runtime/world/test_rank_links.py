@@ -1,6 +1,7 @@
 """Connections to ranks that joined later, both ends in one process."""
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -278,3 +279,17 @@ def test_who_is_not_there_is_named(links: tuple[Links, Links], tmp_path: Path) -
     new.listen(SECRET, tmp_path, wide=False)
     with pytest.raises(LinkError, match="rank 7 cannot connect to rank 3: it cannot be reached"):
         new.connect(3, Place(str(tmp_path / "link.3")))
+
+
+def test_who_has_no_free_descriptor_says_so(
+    links: tuple[Links, Links], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = links
+    place = old.listen(SECRET, tmp_path, wide=True)
+
+    def none_is_free(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", none_is_free)
+    with pytest.raises(LinkError, match=r"cannot connect to rank 0: .* Too many open files"):
+        new.connect(0, place)
