@@ -227,7 +227,7 @@ class Adder(AtMost):
                 literal = self._sum[bit]
                 if bound >> bit & 1:
                     if literal is None:
-                        break  # the sum is smaller, whatever its lower bits are
+                        break  # the sum is smaller for all values of its lower bits
                     below.append(-literal)
                 elif literal is not None:
                     self._oracle.add([-holds, -literal, *below])

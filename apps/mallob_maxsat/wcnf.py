@@ -25,7 +25,7 @@ from mallob_sat.formula import MAX_VARIABLE, Literals
 
 WEIGHT_MAX = 2**63 - 1
 WEIGHT_SUM_MAX = 2**64 - 2
-#: a comment ends at a carriage return, so that a file with such line ends alone is no single comment
+#: a comment, up to a line feed or a carriage return, because some files have no line feeds
 _COMMENT = re.compile(rb"^[ \t]*c[^\r\n]*", re.MULTILINE)
 _HEADER = re.compile(
     rb"[ \t\r\n]*p[ \t]+(wcnf|cnf)[ \t]+([0-9]+)[ \t]+([0-9]+)(?:[ \t]+([0-9]+))?[ \t\r]*(?=\n|$)"
@@ -273,7 +273,7 @@ def _weight(word: bytes, header: _Header | None, path: str, line: int) -> int:
 
 
 def _clipped(word: bytes) -> int:
-    """Convert an integer. If it has very many digits, return another one that is out of range, too."""
+    """Return an integer; if it has more than 30 digits, the first 30 of them, which are out of range, too."""
     digits = int(word.lstrip(b"-0")[:30] or b"0")
     return -digits if word.startswith(b"-") else digits
 
