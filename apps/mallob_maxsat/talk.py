@@ -20,8 +20,8 @@ meaning in all workers (`Problem.n_all`). A solver gets four kinds of clauses:
 Bounds on the cost, cores' literals and neighbourhoods are assumptions, on which no learnt clause depends. So
 a clause learnt over common variables holds for all solutions that cost less than the sender's best solution.
 The clause may exclude other solutions. Hence a worker may add the clause only if the worker's own solution is
-as good; then "no solution" means "no better solution" to sender and receiver. `mallob_sat.sharing` argues that
-solvers learn nothing else.
+as good; then "no solution" means "no better solution" to sender and receiver. `mallob_sat.sharing` argues
+that solvers learn nothing else.
 """
 
 from __future__ import annotations
