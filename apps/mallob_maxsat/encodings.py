@@ -86,7 +86,6 @@ class Generalized(AtMost):
 
     def __init__(self, oracle: Oracle, terms: Mapping[int, int], limit: int, clauses_max: int) -> None:
         self._oracle = oracle
-        self._size = 0
         cap = limit + 1
         plan = [
             {min(weight, cap): literal} for literal, weight in sorted(terms.items(), key=lambda one: one[1])
@@ -136,7 +135,6 @@ class Watchdog(AtMost):
     """The sum plus the tare, bounded by a multiple of the largest power of two among the weights."""
 
     def __init__(self, oracle: Oracle, terms: Mapping[int, int], limit: int, clauses_max: int) -> None:
-        self._oracle = oracle
         self._top_bit = max(terms.values(), default=1).bit_length() - 1
         self._tare: list[int] = []
         sizes, carried, clauses = [], 0, 0
@@ -227,7 +225,7 @@ class Adder(AtMost):
                 literal = self._sum[bit]
                 if bound >> bit & 1:
                     if literal is None:
-                        break  # the sum is smaller, whatever its lower bits are
+                        break  # the sum is smaller for all values of its lower bits
                     below.append(-literal)
                 elif literal is not None:
                     self._oracle.add([-holds, -literal, *below])

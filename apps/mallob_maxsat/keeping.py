@@ -1,4 +1,4 @@
-"""The checkpoint of a job's root for the next root: its best model and its bound.
+"""Checkpoints: the best model and the lower bound of a job's root, kept for the next root.
 
 A restarted service reads the formula's file again, which may contain another formula. So a checkpoint
 contains a digest of its formula, and is used for no other formula.

@@ -70,7 +70,7 @@ class Running:
         self.charged_s = max(self.charged_s, turn_s - self.starts_s)
 
     def _is_aside(self, is_helped: bool) -> bool:
-        """Tell whether the search gives way now: it may, and its worker is the root of several workers."""
+        """Tell whether the search gives way now, because its worker is the root of several workers."""
         return is_helped and self.gives_way
 
     def found(self, is_better: bool) -> None:

@@ -8,7 +8,7 @@ Correctness
 -----------
 A worker's lower bound holds for all solutions (`Bounds`), so each receiver may use it. Each receiver checks a
 model and counts its cost. The clauses sent are cores and learnt clauses, over variables that have the same
-meaning in all workers (`Problem.n_all`). A solver only gets clauses of these kinds:
+meaning in all workers (`Problem.n_all`). A solver gets four kinds of clauses:
 
 1. The hard clauses, and the soft clauses with their variables, the same for all workers.
 2. Encodings, which define further variables: any assignment of the other variables can be extended to satisfy
@@ -19,9 +19,9 @@ meaning in all workers (`Problem.n_all`). A solver only gets clauses of these ki
 
 Bounds on the cost, cores' literals and neighbourhoods are assumptions, on which no learnt clause depends. So
 a clause learnt over common variables holds for all solutions that cost less than the sender's best solution.
-It may exclude other solutions. Hence a worker may add the clause only if its own solution is as good; then
-"no solution" means "no better solution" to sender and receiver. `mallob_sat.sharing` argues that solvers
-learn nothing else.
+The clause may exclude other solutions. Hence a worker may add the clause only if the worker's own solution is
+as good; then "no solution" means "no better solution" to sender and receiver. `mallob_sat.sharing` argues
+that solvers learn nothing else.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from mallob_sat.formula import MAX_VARIABLE, Literals
 
 WEIGHT_MAX = 2**63 - 1
 WEIGHT_SUM_MAX = 2**64 - 2
-#: a comment ends at a carriage return, so that a file with such line ends alone is no single comment
+#: a comment, up to a line feed or a carriage return, because some files have no line feeds
 _COMMENT = re.compile(rb"^[ \t]*c[^\r\n]*", re.MULTILINE)
 _HEADER = re.compile(
     rb"[ \t\r\n]*p[ \t]+(wcnf|cnf)[ \t]+([0-9]+)[ \t]+([0-9]+)(?:[ \t]+([0-9]+))?[ \t\r]*(?=\n|$)"
@@ -93,11 +93,11 @@ def header_of(text: bytes, path: str) -> tuple[_Header | None, bytes, int]:
             )
         return None, text, 1
     line = 1 + text.count(b"\n", 0, match.end())
-    n_vars, n_clauses = int(match[2][:20]), int(match[3][:20])
+    n_vars, n_clauses = _clipped(match[2]), _clipped(match[3])
     is_weighted = match[1] == b"wcnf"
     if match[4] is not None and not is_weighted:
         raise _error(path, line, "'p cnf' has two numbers, of variables and clauses")
-    top = None if match[4] is None else int(match[4][:30])
+    top = None if match[4] is None else _clipped(match[4])
     if n_vars > MAX_VARIABLE:
         raise _error(path, line, f"{n_vars} variables declared; at most {MAX_VARIABLE} are possible")
     if top == 0:
@@ -220,7 +220,7 @@ def by_words(text: bytes, line: int, header: _Header | None, path: str) -> _Clau
             hint = "; a hard clause begins with h" if word == b"h" else ""
             hint = hint or ("; comments need a line of their own" if word.startswith(b"c") else "")
             raise _error(path, line, f"{_quote(word)} is not an integer literal{hint}")
-        literal = int(word[:22])
+        literal = _clipped(word)
         if abs(literal) > limit:
             problem = f"literal {_quote(word)} is too large; at most {MAX_VARIABLE} is possible"
             if header is not None and abs(literal) <= MAX_VARIABLE:
@@ -260,7 +260,7 @@ def _weight(word: bytes, header: _Header | None, path: str, line: int) -> int:
             else ("a clause begins with its weight, or with h")
         )
         raise _error(path, line, f"{_quote(word)}: {kind}")
-    weight = int(word[:30])
+    weight = _clipped(word)
     if weight < 0:
         raise _error(path, line, f"a weight of {_quote(word)}; a weight must not be negative")
     if header is not None and header.top is not None and weight >= header.top:
@@ -270,6 +270,12 @@ def _weight(word: bytes, header: _Header | None, path: str, line: int) -> int:
             path, line, f"a weight of {_quote(word)}; weights go up to {WEIGHT_MAX}, which is 2^63-1"
         )
     return weight
+
+
+def _clipped(word: bytes) -> int:
+    """Return an integer; if it has more than 30 digits, the first 30 of them, which are out of range, too."""
+    digits = int(word.lstrip(b"-0")[:30] or b"0")
+    return -digits if word.startswith(b"-") else digits
 
 
 def _quote(word: bytes) -> str:

@@ -32,8 +32,9 @@ _STRATEGIES = 256
 _FIELD = "configuration"
 
 
-def family_of(solver: str) -> str:
-    """Return the name that all releases of a solver have in common."""
+def family_of(title: str) -> str:
+    """Return the name that all releases and settings of a solver have in common."""
+    solver = title.partition("(")[0]
     return next((family for family in _FAMILIES if solver.startswith(family)), solver)
 
 

@@ -135,7 +135,7 @@ def _unsigned(count: int) -> NDArray[np.uint8]:
 
 
 def union(parts: Sequence[Clauses]) -> Clauses:
-    """Return the union of these sets, in which each clause occurs once."""
+    """Return the union of several sets, in which each clause occurs once."""
     parts = [part for part in parts if len(part)] or [Clauses.none()]
     together = Clauses(
         np.concatenate([part.lengths for part in parts]),
@@ -201,7 +201,7 @@ class ClausePipe:
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
         self._received = bytearray()
-        #: sum, over all clauses received with a stamp, of their time in the pipe
+        #: total time that the clauses received with a stamp had spent in the pipe
         self.waited_s = 0.0
 
     @classmethod

@@ -430,7 +430,7 @@ class _Found:
         count = int(min(self.count, self.wanted, fitting)) if self.file is None else self._written
         if count > self._offered and now_s >= self._offer_s:
             self._offered = count
-            # With a file, offers have no value: a new root begins the file anew, so its smaller offer holds.
+            # With a file, offers have no value: a new root begins the file anew, so it may offer less.
             context.offer(self.result(count, complete=False), value=count if self.file is None else None)
             self._offer_s = now_s + _OFFER_PAUSE * (time.monotonic() - now_s)
 

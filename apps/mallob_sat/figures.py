@@ -26,7 +26,7 @@ class Figures:
     removed: int = 0
     #: number of conflicts, or UNTOLD
     conflicts: int = UNTOLD
-    #: total time that the clauses that came had waited between the worker process and the solver
+    #: total time that the `came` clauses had waited between the worker process and the solver
     waited_s: float = 0.0
     #: pid of the solver's process; 0: it has not begun
     pid: int = 0

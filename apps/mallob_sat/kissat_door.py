@@ -72,7 +72,7 @@ _NAMES: dict[str, tuple[Any, list[Any]]] = {
 }
 _RESTART = "kissat_restart"
 _SWITCH = "kissat_switch_search_mode"
-#: inprocessing functions that each kissat runs anyway, so the clauses that they derive are not passed on
+#: inprocessing functions whose clauses are not passed on, because each kissat runs these functions anyway
 _UNTOLD = ("kissat_eliminate", "kissat_congruence", "kissat_sweep", "kissat_factor", "kissat_substitute")
 _Function = ctypes.CFUNCTYPE(None, c_void_p)
 #: type of the functions in _UNTOLD: they take kissat and perhaps a flag, and return a status or nothing
@@ -156,8 +156,8 @@ class KissatDoor:
     def focus(self, is_wanted: bool) -> None:
         """Avoid stable phases while `is_wanted`, else alternate between phases again.
 
-        The action of `at_restarts` must call this each time, because a running stable phase goes on to its
-        end. Answers and clauses are not affected, because the formula is not.
+        The action of `at_restarts` must call `focus` each time, because a running stable phase goes on to its
+        end. Answers and clauses are not affected, because the formula stays the same.
         """
         if not (is_wanted and _switches[self._kissat] % 2):
             self._module.kissat_set_option(self._kissat, b"stable", int(not is_wanted))

@@ -79,14 +79,10 @@ def mode_of(configuration: Mapping[str, Any]) -> Mode:
         raise InputError(f"{wishes[0]} and agreement are not possible together", _FIELD)
     checking = Checking.from_configuration(configuration, portfolio)
     proving = None if proof is None else Proving(proof.portfolio(portfolio), proof)
-    mode: Mode = proving or core or enumerating or agreeing or checking or _deciding(portfolio)
-    return Packing(mode) if wants_packed(configuration) else mode
-
-
-def _deciding(portfolio: Portfolio) -> Deciding:
     if "cryptominisat" in portfolio.members.solvers and not cryptominisat_is_installed():
         raise InputError("cryptominisat is not installed; pip install pycryptosat", _FIELD)
-    return Deciding(portfolio)
+    mode: Mode = proving or core or enumerating or agreeing or checking or Deciding(portfolio)
+    return Packing(mode) if wants_packed(configuration) else mode
 
 
 @dataclass(frozen=True, slots=True)

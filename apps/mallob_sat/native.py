@@ -346,8 +346,8 @@ def _as_literals(values: Sequence[int] | NDArray[np.integer]) -> Literals:
 EXCHANGE_INTERVAL_S = 0.1
 #: greatest number of literals that a solver gives per exchange
 SHARED_LITERALS_MAX = 6000
-#: time, and number of known unit and binary clauses; from either on, a solver that only gave clauses takes
-#: clauses, too
+#: limits after either of which a solver that only gave clauses takes clauses, too: time, and number of known
+#: unit and binary clauses
 LEFT_ALONE_S = 30.0
 LEFT_ALONE_SHORT_CLAUSES = 10
 #: greatest number of literals of the missed clauses that a solver takes when it begins to take clauses

@@ -102,7 +102,7 @@ class Strategy:
 
 
 #: solver -> its trade: a solver can give clauses if its proof can be read, and take clauses if stopping the
-#: search costs little (it costs maplecm up to 60 %)
+#: search costs little (stops cost maplecm up to 60 %)
 TRADES = {
     "cadical195": Trade.BOTH_WAYS,
     "cadical153": Trade.BOTH_WAYS,
@@ -122,9 +122,9 @@ DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*
 #: Portfolio for jobs that only decide a formula, which kissat can: no other solver is as strong alone, or
 #: gains as much from others of its kind. The second worker, a kissat with stable phases only, finds models
 #: and short proofs earlier, while the first soon has no more stable phases; breaking symmetries helps long
-#: proofs most. Kissats take each other's clauses during their search, and can use most of them, because they
-#: eliminate the same variables, and more of them if their settings are the same; other solvers come from the
-#: ninth worker on, for formulas on which kissat is slow.
+#: proofs most. Kissats exchange clauses during their search. A kissat can use most clauses of another kissat,
+#: because both eliminate the same variables, and even more if both have the same settings. Other solvers come
+#: from the ninth worker on, for formulas on which kissat is slow.
 PLAIN_PORTFOLIO = "k k+= k k k k k k (g k k+ k0 k c- k m k k- k o k c0 k e)*"
 #: Portfolio in place of the plain one if native solvers are installed: CaDiCaL 3.0 in stable phases differs
 #: most from kissat.
@@ -136,7 +136,7 @@ LONE_PORTFOLIO = "k=! k+ k- (k c)*"
 XOR_PORTFOLIO = "y k c! (y k y c0 y g y c-)*"
 #: Portfolio for random formulas: stable phases find models where other searches take minutes, and ergo proves
 #: UNSAT, where feasible, two to three times as fast as other solvers. Kissat is first nevertheless, because
-#: alone it may find a model several times earlier than they do.
+#: a lone kissat may find a model several times earlier than the other solvers.
 RANDOM_PORTFOLIO = "k c+! e c (c0 c+ g k e c- m)*"
 SMALL_RANDOM_PORTFOLIO = "k e c+! c (c0 c+ g k e c- m)*"
 _DEFAULT = parse_portfolio(DEFAULT_PORTFOLIO)
@@ -237,7 +237,7 @@ def _is_stable_kissat(member: Member) -> bool:
 
 
 def _has_random_phases(member: Member, seed: int) -> bool:
-    """Tell whether initial phases are random. MIXED: not for odd seeds; the solver's are often better."""
+    """Tell whether initial phases are random. MIXED: only for even seeds; own phases are often better."""
     if member.phases is Phases.MIXED:
         return seed % 2 == 0 and member.solver not in PHASELESS
     return member.phases is Phases.RANDOM

@@ -76,7 +76,7 @@ class Member:
 
     @property
     def search(self) -> tuple[object, ...]:
-        """Return settings that matter: members with equal ones search alike unless they are varied."""
+        """Return the settings that decide a search, before repetitions are varied."""
         return self.solver, self.options, self.phases is Phases.RANDOM, self.breaks_symmetries
 
 

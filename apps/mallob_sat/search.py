@@ -42,8 +42,8 @@ _FIRST_CONFLICTS = 1000
 #: CPU time between two exchanges with a solver that exchanges clauses at restarts
 _EXCHANGE_INTERVAL_S = 0.05
 #: CPU time for which a search with stable phases takes no clauses if two searches run (less if more run),
-#: because it then finds models earlier. After that, the best clauses so far help proofs, and the first kissat
-#: leaves stable phases to the second
+#: because it then finds models earlier. Afterwards it takes the best clauses so far, which help proofs, and
+#: the first kissat leaves stable phases to the second
 UNDISTURBED_S = 3.0
 _MISSED_LITERALS_MAX = 5_000
 #: number of literals of learned clauses that are read per epoch; the best clauses are given to others

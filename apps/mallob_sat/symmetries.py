@@ -40,7 +40,7 @@ LITERALS_MAX = 500_000
 #: greatest number of literals whose colours are refined (about half a second), in all and before the first
 #: symmetry
 _WORK_MAX, _FIRST_WORK_MAX = 20_000_000, 5_000_000
-#: greatest number of futile attempts from one literal, and in all; each symmetry found allows as many more
+#: greatest number of futile attempts from one literal, and in all; each symmetry found adds this number again
 _FUTILE_MAX, _ALL_FUTILE_MAX = 5, 20
 #: greatest number of literals of a lex-leader
 _LEADER_LITERALS_MAX = 60

@@ -215,6 +215,6 @@ class _Dialogue:
         return printed
 
     def _refuse(self, part: Part, wanted: str) -> str:
-        name = self._script.text_of(part).decode().split("(", 1)[1].split()[0].rstrip(")")
+        name = re.split(r"[()\s]+", self._script.text_of(part).decode().lstrip(), maxsplit=2)[1]
         last = f"the last check said {self._word}" if self._word else "there is none"
         return f'(error "line {part.line}: {name} needs a check before it that says {wanted}; {last}")'

@@ -66,7 +66,7 @@ class _Engine:
         self.words: list[str] = []
         #: pieces of the output before the current check
         self.printed: list[str] = []
-        #: number of checks before that output's end
+        #: number of checks whose output `printed` contains
         self.printed_checks = 0
         self.reader = SayingReader()
         self._is_stopped = False

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 #: time that all lent strategies together get, as a share of the time of a worker's first engine
 LENT_SHARE = 0.08
-#: processor time after which the first engine lends time, and the slice that it lends at a time
+#: processor time after which the first engine lends time, and the length of a lent slice
 _ALONE_S = 0.5
 SLICE_S = 0.1
 #: processor time of the first engine after which lent strategies get as much time as this engine

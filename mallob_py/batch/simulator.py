@@ -53,6 +53,8 @@ NODES_MAX = 10_000_000
 TIME_MAX_S = 1e12
 #: the standard deviation of the logarithms of measured rates
 RATE_NOISE = 0.1
+#: the largest number of wakes at which a simulation has waiting jobs and no other event
+_LONE_WAKES_MAX = 100_000
 
 
 class EventOrder(enum.Enum):
@@ -231,6 +233,7 @@ class _Run:
         #: guest -> time [s] at which it joined its mates
         self._joined: dict[int, float] = {}
         self._wake_s = math.inf
+        self._lone_wakes = 0
         self._resizes = 0
 
     def _new_view(self, workload: Workload, nodes: int, costs: ResizeCost) -> View:
@@ -266,7 +269,7 @@ class _Run:
     def _play_in_batches(self) -> None:
         jobs, view, due, valid = self._jobs, self._view, self._due, self._valid
         count, arrived = len(jobs), 0
-        while arrived < count or due:
+        while arrived < count or due or self._may_begin_at_wake():
             now = jobs[arrived].submit_s if arrived < count else math.inf
             if due and due[0][0] < now:
                 now = due[0][0]
@@ -304,7 +307,7 @@ class _Run:
         wakes_first = self._order is EventOrder.ELASTISIM
         hears_all = self._policy.wants_all_arrivals or wakes_first
         count, arrived = len(jobs), 0
-        while arrived < count or due:
+        while arrived < count or due or self._may_begin_at_wake():
             arrival_s = jobs[arrived].submit_s if arrived < count else math.inf
             next_s = min(arrival_s, due[0][0]) if due else arrival_s
             if self._wake_s < next_s or (wakes_first and self._wake_s == next_s < math.inf):
@@ -330,6 +333,11 @@ class _Run:
                 view.ended = True
                 self._decide()
         self._refuse_leftovers()
+
+    def _may_begin_at_wake(self) -> bool:
+        """Count a wake without any other event; return whether a waiting job may begin at the wake."""
+        self._lone_wakes += 1
+        return bool(self._queue) and self._wake_s < math.inf and self._lone_wakes <= _LONE_WAKES_MAX
 
     def _decide(self) -> None:
         """Ask the policy; ask it again while granted wishes free nodes."""

@@ -99,6 +99,8 @@ def test_it_must_be_installed_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(modes, "cryptominisat_is_installed", lambda: False)
     with pytest.raises(InputError, match="cryptominisat is not installed; pip install"):
         run([[1]], portfolio="c(y)*")
+    with pytest.raises(InputError, match="cryptominisat is not installed; pip install"):
+        run([[1]], portfolio="yk", agreement=2)
 
 
 def test_parity_problems_are_solved_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_one_worker_asks_one_solver_after_the_other() -> None:
     result = solve(PIGEONS, agreement=3)
     solvers = result.fields["agreement"]["solvers"]
     assert result.code == 20
-    assert len({family_of(solver.partition("(")[0]) for solver in solvers}) == 3
+    assert len(set(map(family_of, solvers))) == 3
 
 
 def test_the_model_is_one_of_the_formula_packed_if_wished() -> None:
@@ -107,6 +107,14 @@ def test_the_first_strategies_are_of_different_solvers() -> None:
     order = [family_of(strategy.solver) for strategy in Agreeing(Portfolio(), 2).order()]
     assert order[:3] == ["cadical", "kissat404", "glucose"]
     assert len(order) == len(set(order))
+
+
+def test_settings_of_a_solver_count_as_one_solver() -> None:
+    configuration = {"agreement": 2, "portfolio": "k k+ k0 k- c", "seed": 1}
+    payload = SatApplication().read(JobInput(literals=PIGEONS, configuration=configuration))
+    result = SatApplication().run(Worker(payload, index=1, volume=2, threads=2, **configuration))
+    names = {solver.partition("(")[0] for solver in result.fields["agreement"]["solvers"]}  # type: ignore[union-attr]
+    assert names == {"kissat404", "cadical195"}
 
 
 def test_solvers_share_nothing() -> None:

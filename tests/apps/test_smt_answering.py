@@ -44,7 +44,7 @@ def test_what_it_has_printed_is_told_before_the_next_check() -> None:
 
 def test_requests_that_nobody_could_answer_never_reach_the_engine() -> None:
     session = Told(check_sat="unsat\n", get_value="nonsense", get_unsat_core="(a)\n")
-    completed, _ = hold("(get-model)\n(check-sat)\n(get-value (x))\n(get-unsat-core)", session)
+    completed, _ = hold("(get-model)\n(check-sat)\n(get-value(x))\n(get-unsat-core)", session)
     assert completed.transcript.splitlines() == [
         '(error "line 1: get-model needs a check before it that says sat; there is none")',
         "unsat",

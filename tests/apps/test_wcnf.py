@@ -32,6 +32,8 @@ def read(text: str) -> tuple[int, list[int], list[int], list[int], int]:
         ("p cnf 2 2\n1 2\n0 0\n", (2, [], [1, 2, 0], [1], 1)),
         ("c x\rh 1 0\rh -1 0\r", (1, [1, 0, -1, 0], [], [], 0)),
         ("c x\np wcnf 1 1 18446744073709551615\n18446744073709551615 1 0\n", (1, [1, 0], [], [], 0)),
+        (f"{'0' * 40}5 -{'0' * 40}2 0\n", (2, [], [-2, 0], [5], 0)),
+        (f"p wcnf {'0' * 40}2 1 {'0' * 40}5\n5 2 0\n", (2, [2, 0], [], [], 0)),
     ],
 )
 def test_what_a_file_says(text: str, expected: object) -> None:
@@ -52,6 +54,7 @@ def test_what_a_file_says(text: str, expected: object) -> None:
         ("h 1 0 c why\n", 1, "a clause begins with its weight, or with h"),
         ("h 1 --2 0\n", 1, "'--2' is not an integer literal"),
         ("h 99999999999 0\n", 1, "too large; at most 2147483646"),
+        (f"h {'9' * 5000} 0\n", 1, "too large; at most 2147483646"),
         ("p wcnf 2 1 5\nh 1 0\n", 2, "in files without a header"),
         ("p wcnf 2 1 5\n5 3 0\n", 2, "beyond the 2 variables declared"),
         ("p wcnf 2 2 5\n5 1 0\n", 2, "ends after 1 clauses but its header declares 2"),

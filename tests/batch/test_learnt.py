@@ -100,3 +100,17 @@ def test_who_learns_sees_which_jobs_take_orders_and_how_many_nodes_they_can_use(
     jobs.submit(Job(1, 1.0, 4, 100.0))
     jobs.decide(2.0)
     assert seen[2.0] == (Kind.MOLDABLE, 4)
+
+
+def test_what_was_learnt_stays_when_a_live_scheduler_plans_anew() -> None:
+    watching = _Watching()
+    jobs = LiveScheduler(Learnt(watching), 1)
+    for number in range(3):
+        jobs.submit(Job(number, 0.0, 1, 100.0))
+    jobs.decide(0.0)
+    jobs.ended(0)
+    jobs.withdraw(2)
+    jobs.decide(20.0)
+    jobs.submit(Job(3, 20.0, 1, 100.0))
+    jobs.decide(20.0)
+    assert watching.waiting[3] == pytest.approx(60.0)

@@ -405,3 +405,17 @@ def test_a_job_may_be_resized_at_one_time_by_each_of_many_arrivals() -> None:
 def test_a_run_time_that_is_too_short_for_the_clock_is_refused() -> None:
     with pytest.raises(ValueError, match="job 2 runs for 1e-09 s, too short a time at 1e\\+08 s"):
         simulate(rigid((0, 1, 1), (1e8, 1, 1e-9), nodes=2), policy_of("fcfs"))
+
+
+@pytest.mark.parametrize("order", EventOrder)
+def test_a_job_that_is_held_till_a_wake_begins_at_the_wake(order: EventOrder) -> None:
+    def decide(view: View) -> list[Action]:
+        return start_all(view) if view.now_s >= 50 else [Wake(50)]
+
+    assert list(simulate(rigid((0, 1, 1), nodes=1), Scripted(decide), order=order).starts_s) == [50]
+
+
+@pytest.mark.parametrize("order", EventOrder)
+def test_a_policy_that_wakes_for_ever_is_stopped(order: EventOrder) -> None:
+    with pytest.raises(PolicyError, match="left waiting"):
+        simulate(rigid((0, 1, 1), nodes=1), Scripted(lambda view: [Wake(view.now_s + 1)]), order=order)

@@ -43,6 +43,8 @@ from mallob_py.service.store import own_folder
 _T = TypeVar("_T")
 #: the longest wait [s] for the folder's lock: a killed scheduler's keeper may hold it while starting
 _LOCK_S = 2.0
+#: the longest time [s] for killing the left processes of a job: the kernel may hold a killed process for ever
+_KILL_S = 5.0
 #: the names of jobs' folders, and of unfinished jobs' folders
 _NUMBER, _PART = re.compile("[1-9][0-9]{0,17}"), re.compile(r"\.[1-9][0-9]{0,17}")
 _TAKEN = re.compile(r"\.?[1-9][0-9]{0,17}")
@@ -157,9 +159,15 @@ class JobFolder:
         return str(self.path)
 
     def kill_leftovers(self) -> None:
-        """Kill the processes of a job whose keeper was killed; they are found by their environment."""
+        """Kill the processes of a job whose keeper was killed; they are found by their environment.
+
+        Raises OSError, and FolderError if a process does not end.
+        """
         needle = f"{TOKEN}={self.token}".encode()
+        until_s = time.monotonic() + _KILL_S
         while left := [pid for pid in _processes_with(needle) if _kill(pid, needle)]:
+            if time.monotonic() > until_s:
+                raise FolderError(f"process {left[0]} does not end, though it was killed: see ps")
             for pid in left:
                 _await_end(pid)
 

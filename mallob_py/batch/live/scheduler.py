@@ -491,7 +491,11 @@ class LiveScheduler:
 
     def _begin_anew(self) -> None:
         """Reset the policy's plans after an event that a simulator does not have."""
-        self.policy.begin(max(1, self._view.nodes))
+        replan = getattr(self.policy, "replan", None)
+        if replan is not None:
+            replan(self._view)
+        else:
+            self.policy.begin(max(1, self._view.nodes))
         self._view.arrived, self._view.ended = len(self._queue), True
         self._departed.clear()
 

@@ -63,8 +63,18 @@ class Learnt(Wrapper):
         self._by: By = by
 
     def begin(self, nodes: int) -> None:
-        super().begin(nodes)
         self._experience = Experience(self._by)
+        #: ended jobs from which nothing was learnt yet
+        self._unlearnt: list[Running] = []
+        self._plan_anew(nodes)
+
+    def replan(self, view: View) -> None:
+        """Begin anew as `begin` does, but keep what was learnt."""
+        self._unlearnt += view.departed
+        self._plan_anew(max(1, view.nodes))
+
+    def _plan_anew(self, nodes: int) -> None:
+        super().begin(nodes)
         #: id of a job that has not ended -> the job with its expected run time as its estimate
         self._jobs: dict[int, Job] = {}
         #: id -> running job as shown to the policy
@@ -74,8 +84,9 @@ class Learnt(Wrapper):
         self._seen: View | None = None
 
     def decide(self, view: View) -> Iterator[Action]:
-        for gone in view.departed:
+        for gone in (*self._unlearnt, *view.departed):
             self._experience.learn(gone.job, view.now_s - gone.start_s)
+        self._unlearnt.clear()
         if self._seen is None:
             self._seen = View(view.nodes, view.costs)
             self._seen.queue, self._seen.running, self._seen.ends = self._queue, self._shown, self._ends

@@ -2,9 +2,11 @@
 
 import builtins
 import errno
+import itertools
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,6 +15,7 @@ from foreign_files import Kind, found, put, put_all
 from waiting import poll_until
 
 from mallob_py.batch.job import Kind as JobKind
+from mallob_py.batch.live import folder
 from mallob_py.batch.live.folder import Clock, Folder, FolderError, JobFolder, Submitted, _has
 from mallob_py.batch.live.launch import TOKEN
 from mallob_py.batch.live.script import Wishes
@@ -55,6 +58,16 @@ def test_want_of_descriptors_does_not_say_that_no_process_of_a_job_is_left(
     finally:
         left.kill()
         assert left.wait() == -signal.SIGKILL
+
+
+def test_a_killed_process_that_does_not_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = itertools.count(0.0, 2.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(folder, "_processes_with", lambda needle: [12] if next(times) < 100 else [])
+    monkeypatch.setattr(folder, "_kill", lambda pid, needle: True)
+    monkeypatch.setattr(folder, "_await_end", lambda pid: None)
+    with pytest.raises(FolderError, match="process 12 does not end, though it was killed"):
+        JobFolder(tmp_path / "7").kill_leftovers()
 
 
 def test_what_is_no_job_stays_and_prevents_no_start(tmp_path: Path) -> None:
