@@ -283,14 +283,15 @@ def _turns(
     return _Turns(urgencies, holding, 0.0 if least_lag_s == math.inf else least_lag_s)
 
 
-def _debts(since: Since, jobs: Mapping[int, JobEvent]) -> dict[int, float]:
+def _debts(since: Since, jobs: Mapping[int, JobEvent]) -> Mapping[int, float]:
     """Return the debts of users, charged for the time since the last epoch, and slowly forgotten.
 
     A debt is kept while it matters; a debt below 0, only of a user with jobs.
     """
     before = since.rotation
-    debts_s = dict(before.debts_s)
+    debts_s = before.debts_s
     if before.is_on and len({event.user for event in since.jobs.values()}) > 1:
+        debts_s = dict(debts_s)
         for job, event in since.jobs.items():
             had_s = (since.volumes.get(job, 0) - before.shares[job]) * since.elapsed_s
             debts_s[event.user] = debts_s.get(event.user, 0.0) + had_s
@@ -361,17 +362,7 @@ def _charged(
     """
     before, volumes = since.rotation, since.volumes
     elapsed_s = since.elapsed_s if before.is_on else 0.0
-    lags_s = dict.fromkeys(jobs, 0.0)
-    for job, account in before.accounts.items():
-        if job in lags_s:
-            owed_s = (before.shares[job] - volumes.get(job, 0)) * elapsed_s if elapsed_s else 0.0
-            lags_s[job] = account.lag_s + owed_s
-    weight = math.fsum(rests.values())
-    if weight > 0.0:
-        forgotten = min(1.0, elapsed_s * sum(volumes.values()) / (_MEMORY_S * len(rests)))
-        part = forgotten * math.fsum(lags_s.values()) / weight
-        for job, rest in rests.items():
-            lags_s[job] -= part * rest
+    lags_s = _lags_s(since, jobs, rests) if elapsed_s else {}
     told = {event.job: event.root for event in since.events if event.root >= 0}
     accounts: dict[int, Account] = {}
     for job, event in jobs.items():
@@ -380,7 +371,7 @@ def _charged(
             is_new = job not in since.jobs and not event.had_slice
             attained_s, until_s = (0.0, slices.first_s) if is_new else (slices.slice_s, math.inf)
             homes: tuple[int, ...] = () if event.root < 0 else (event.root,)
-            accounts[job] = Account(lags_s[job], attained_s, until_s, homes)
+            accounts[job] = Account(lags_s.get(job, 0.0), attained_s, until_s, homes)
             continue
         attained_s, homes, is_away = former.attained_s, former.homes, former.is_away
         if elapsed_s:
@@ -392,8 +383,24 @@ def _charged(
         if (root := told.get(job)) is not None and homes[-1:] != (root,):
             homes = (*(home for home in homes if home != root), root)[-_HOMES_MAX:]
             is_away = False
-        accounts[job] = Account(lags_s[job], attained_s, former.until_s, homes, is_away)
+        accounts[job] = Account(lags_s.get(job, former.lag_s), attained_s, former.until_s, homes, is_away)
     return accounts
+
+
+def _lags_s(since: Since, jobs: Mapping[int, JobEvent], rests: Mapping[int, float]) -> dict[int, float]:
+    """Return the lags of `jobs` after an epoch with more jobs than PEs."""
+    before, volumes, elapsed_s = since.rotation, since.volumes, since.elapsed_s
+    lags_s = dict.fromkeys(jobs, 0.0)
+    for job, account in before.accounts.items():
+        if job in lags_s:
+            lags_s[job] = account.lag_s + (before.shares[job] - volumes.get(job, 0)) * elapsed_s
+    weight = math.fsum(rests.values())
+    if weight > 0.0:
+        forgotten = min(1.0, elapsed_s * sum(volumes.values()) / (_MEMORY_S * len(rests)))
+        part = forgotten * math.fsum(lags_s.values()) / weight
+        for job, rest in rests.items():
+            lags_s[job] -= part * rest
+    return lags_s
 
 
 def _is_over(account: Account, is_new_period: bool, slices: Slices) -> bool:
