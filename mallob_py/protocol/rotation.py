@@ -22,8 +22,8 @@ the next decision is due.
   time that jobs waited stays in their lags, and is forgotten slowly. So if new jobs come without end, long
   jobs still get a part of their share.
 - **In debt, head starts count within the user only.** A user's debt is what the user's jobs received minus
-  what they deserved, and is forgotten within 30 seconds. So a stream of one user's brief jobs cannot take the
-  share of another user's long job.
+  what they deserved, and is forgotten slowly: to a third in about 30 seconds. So a stream of one user's brief
+  jobs cannot take the share of another user's long job.
 - **Homes.** A resting job is suspended where it ran. Jobs are chosen such that they find the PEs of their
   suspended workers free (a matching of jobs and PEs: the choice by lag is greedy on a transversal matroid, so
   the best possible). A job moves only if all its homes are taken and it is farther behind than a running job
@@ -46,12 +46,12 @@ import msgspec
 from mallob_py.protocol.messages import JobEvent
 
 _HOMES_MAX = 4
-#: PE-seconds per job within which the lead of former jobs is forgotten
+#: time constant, in PE-seconds per job, with which the lead of former jobs is forgotten
 _MEMORY_S = 1.5
 #: attained time, in slices, below which a job has a head start; seconds of lag that the head start adds per
 #: second that the job lacks
 _YOUNG_SLICES, _HEAD_START = 4, 4.0
-#: seconds within which a user's debt is forgotten, and PE-seconds up to which a debt does not matter
+#: time constant with which users' debts are forgotten, and PE-seconds up to which a debt does not matter
 _DEBT_MEMORY_S, _LEAST_DEBT_S = 30.0, 1e-6
 #: debts, in slices per PE that the user deserves: up to the first debt the head starts of the user's jobs
 #: count in full among users, from the second debt on they count only among the user's own jobs
@@ -81,7 +81,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
     #: PE-seconds deserved minus received
     lag_s: float
-    #: PE-seconds received while there were more jobs than PEs; up to a slice, also time before that counts
+    #: PE-seconds received while there were more jobs than PEs; of the time before, at most a slice counts
     attained_s: float
     #: attained time at which the job's turn is over; inf: the turn ends with the period
     until_s: float
@@ -286,7 +286,7 @@ def _turns(
 def _debts(since: Since, jobs: Mapping[int, JobEvent]) -> Mapping[int, float]:
     """Return the debts of users, charged for the time since the last epoch, and slowly forgotten.
 
-    A debt is kept while it matters; a debt below 0, only of a user with jobs.
+    A debt is kept while it matters. A debt below 0 is kept only while its user has jobs.
     """
     before = since.rotation
     debts_s = before.debts_s
@@ -334,9 +334,9 @@ def _patience_s(since: Since, slices: Slices) -> float:
 
 
 def halted(since: Since, jobs: Mapping[int, JobEvent], slices: Slices) -> Rotation:
-    """Stop the turns, since there are not more jobs than PEs; keep what matters for later turns.
+    """Stop the turns, since there are not more jobs than PEs.
 
-    These are the debts of users, the jobs' lags, and the attained time of jobs that have not had a slice.
+    Users' debts are kept for later turns, and each account with a lag or without exactly a slice attained.
     """
     debts_s = _debts(since, jobs)
     kept = {job: jobs[job] for job in since.rotation.accounts if job in jobs}
