@@ -120,7 +120,7 @@ def _one_each(events: Sequence[JobEvent], size: int) -> dict[int, int] | None:
 
 
 class PendingNews:
-    """News of jobs that a PE must send up the tree: at once if it was quiet, else after a delay."""
+    """News of jobs that a PE must send up the tree: at once, but not within a delay after its last send."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s

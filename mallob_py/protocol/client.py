@@ -199,7 +199,7 @@ class ClientJob:
 
     @property
     def is_published(self) -> bool:
-        """Whether an event of the job has been sent to other PEs."""
+        """Tell whether an event of the job has been sent to other PEs."""
         return self.version > 0
 
     def used(self, cpu_s: float, peak_memory_bytes: int) -> None:
@@ -648,7 +648,7 @@ class ClientJobs:
     # --- news of a job from its workers -------------------------------------------------------
 
     def _blame(self, record: ClientJob, source: int) -> None:
-        """Tell PEs that could not start the job's root that their hosts are at fault: `source` runs it."""
+        """Tell PEs that could not start the root, which runs on `source`, that their hosts are at fault."""
         for rank in set(record.lost_at) - {source}:
             self._out.send(rank, messages.Blamed(record.job))
         record.lost_at.clear()
@@ -678,7 +678,7 @@ class ClientJobs:
 
     @property
     def awaits_roots(self) -> bool:
-        """Whether, at the system's end, jobs wait for their roots' last checkpoints."""
+        """Tell whether, at the system's end, jobs wait for their roots' last checkpoints."""
         return any(record.is_saved_by_root for record in self.jobs.values())
 
     def receive_demand(self, message: messages.DemandChanged) -> None:

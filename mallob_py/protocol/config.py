@@ -23,7 +23,7 @@ def window_of(pes: int) -> int:
 
 
 def again_of(pes: int) -> int:
-    """Return how many jobs a client may have at work again that were given up before."""
+    """Return how many given-up jobs a client may have at work again."""
     return pes + 8
 
 

@@ -196,7 +196,7 @@ class JobRests(Effect, frozen=True):
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """What a job has used that was given up and begins anew later. Times are on the client's clock."""
+    """Resources used by a job that was given up and begins anew later. Times are on the client's clock."""
 
     started_s: float | None
     pe_s: float

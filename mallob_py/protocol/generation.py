@@ -10,8 +10,8 @@ the old ones (`succession.py`).
     all have answered: --Commit(g)--> each does `Begin`; leaving ranks do `End`
 
 Each envelope of the other protocols carries its sender's g. An envelope of an earlier generation than the
-receiver's is dropped (`Strayed`, if not from a member); one of a later generation waits until the receiver
-begins that one, or is dropped when it begins an even later one.
+receiver's is dropped (`Strayed`, if not from a member). An envelope of a later generation waits until the
+receiver begins that generation, and is dropped if the receiver begins an even later one.
 
 Rules, and their effects
 - g is (number, coordinator) in one integer, and no coordinator reuses a number. So no two ranks ever begin

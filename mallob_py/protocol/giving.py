@@ -44,7 +44,7 @@ class Giving:
         self.is_near: Callable[[int], bool] = lambda pe: False
 
     def giver(self, request: Request) -> tuple[int, int] | None:
-        """Return (PE of the job's last root, present epoch); None if that is no other PE of this host."""
+        """Return (PE of the job's last root, present epoch); None if that PE is here or on another host."""
         last = request.rests_at
         is_to_give = last not in (-1, self._out.rank) and self.is_near(last)
         return (last, self._balancer.epoch) if is_to_give else None

@@ -248,8 +248,8 @@ class Seats:
     def fit(self, volume: int, epoch: int, now: float) -> None:
         """Follow the job's volume as of `epoch`: empty the seats beyond the volume, fill the others.
 
-        Must be called only when the volume has changed. (This suffices: if an epoch had no room for a child
-        that offered itself later, the volume has changed between that epoch and the offer.)
+        After an epoch that left the volume as it was, no call is needed: if an earlier epoch had no room for
+        a child that offered itself later, the volume has changed between that epoch and the offer.
         """
         for seat in self._seats.values():
             wanted = seat.index < volume

@@ -45,8 +45,8 @@ class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `standing` orders waiting jobs when there are more jobs than PEs, larger first. `root`: the PE that has,
     or had last, the job's root; -1: none yet. `leaves`: the root leaves in order, and another PE can go on
-    from the job's last checkpoint. `user`: number of the job's user. `had_slice`: the job is
-    not new: it has had a PE for a slice, or begins again.
+    from the job's last checkpoint. `user`: number of the job's user. `had_slice`: the job is not new: it has
+    had a PE for a slice, or begins again.
     """
 
     job: int
@@ -72,8 +72,8 @@ class Events(Message, frozen=True, tag=1):
 class Epoch(Message, frozen=True, tag=2):
     """One balancing result on its way down: the news that every PE applies as number `epoch`.
 
-    `elapsed_s`: duration of the epoch before; `is_one_host`: whether all PEs are on one host, as the tree's
-    root knew then, if there were more jobs than PEs.
+    `elapsed_s`: duration of the epoch before. `is_one_host`: whether that epoch had more jobs than PEs, and
+    all PEs were on one host, as far as the tree's root knew.
     """
 
     epoch: int

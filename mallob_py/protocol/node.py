@@ -117,13 +117,12 @@ class Node:
         self._drain: _Drain | None = None
         #: whether this rank drains, or has started ranks that must still join
         self._has_duties = False
-        #: time by which jobs have found the last generation's workers here again, or these are given up
+        #: time when workers of the last generation are given up if their jobs have not found them again
         self._found_s = -math.inf
         own = origin.processes.get(rank, rank_messages.RankProcess(0, "", 0, 0))
         #: states of ranks, and which workers are where
         self.reports = RankReports(rank, own.host, own.pid, len(numbers))
-        #: time when descriptions are dropped of jobs that no message has named since the last change of
-        #: membership
+        #: time to drop the descriptions of jobs that no message has named since the last change of membership
         self._unheard_until_s = math.inf
         #: whether this rank takes no part in changes, since the system or this rank ends
         self.is_stopping = False

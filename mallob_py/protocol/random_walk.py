@@ -30,7 +30,7 @@ from mallob_py.protocol.splitmix import STEP, WORD, splitmix64
 
 #: number of hops that stands for "without limit"
 NO_LIMIT = -1
-#: number of hops after which a walk without limit goes home, on at most as many PEs; else the number of PEs
+#: least number of hops after which a walk without limit goes home; with more PEs: the number of PEs
 _HOPS_AWAY_MIN = 32
 #: shortest time between two walks of a request: a walk of 32 hops takes 0.3 ms within one rank, so walks use
 #: at most a tenth of a core; between ranks, a walk takes about this time anyway

@@ -47,7 +47,7 @@ class Bury(RankEffect, frozen=True):
 
 
 class Accuse(RankEffect, frozen=True):
-    """Take a rank as lost that sent what no rank sends, and report `RankLost` with `how` to the node."""
+    """Take a rank that sent an invalid message as lost, and report `RankLost` with `how` to the node."""
 
     rank: int
     how: str

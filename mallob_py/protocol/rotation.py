@@ -22,8 +22,8 @@ the next decision is due.
   time that jobs waited stays in their lags, and is forgotten slowly. So if new jobs come without end, long
   jobs still get a part of their share.
 - **In debt, head starts count within the user only.** A user's debt is what the user's jobs received minus
-  what they deserved, and is forgotten within 30 seconds. So a stream of one user's brief jobs cannot take the
-  share of another user's long job.
+  what they deserved, and is forgotten slowly: to a third in about 30 seconds. So a stream of one user's brief
+  jobs cannot take the share of another user's long job.
 - **Homes.** A resting job is suspended where it ran. Jobs are chosen such that they find the PEs of their
   suspended workers free (a matching of jobs and PEs: the choice by lag is greedy on a transversal matroid, so
   the best possible). A job moves only if all its homes are taken and it is farther behind than a running job
@@ -46,12 +46,12 @@ import msgspec
 from mallob_py.protocol.messages import JobEvent
 
 _HOMES_MAX = 4
-#: PE-seconds per job within which the lead of former jobs is forgotten
+#: time constant, in PE-seconds per job, with which the lead of former jobs is forgotten
 _MEMORY_S = 1.5
 #: attained time, in slices, below which a job has a head start; seconds of lag that the head start adds per
 #: second that the job lacks
 _YOUNG_SLICES, _HEAD_START = 4, 4.0
-#: seconds within which a user's debt is forgotten, and PE-seconds up to which a debt does not matter
+#: time constant with which users' debts are forgotten, and PE-seconds up to which a debt does not matter
 _DEBT_MEMORY_S, _LEAST_DEBT_S = 30.0, 1e-6
 #: debts, in slices per PE that the user deserves: up to the first debt the head starts of the user's jobs
 #: count in full among users, from the second debt on they count only among the user's own jobs
@@ -81,7 +81,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
     #: PE-seconds deserved minus received
     lag_s: float
-    #: PE-seconds received while there were more jobs than PEs; up to a slice, also time before that counts
+    #: PE-seconds received while there were more jobs than PEs; of the time before, at most a slice counts
     attained_s: float
     #: attained time at which the job's turn is over; inf: the turn ends with the period
     until_s: float
@@ -283,14 +283,15 @@ def _turns(
     return _Turns(urgencies, holding, 0.0 if least_lag_s == math.inf else least_lag_s)
 
 
-def _debts(since: Since, jobs: Mapping[int, JobEvent]) -> dict[int, float]:
+def _debts(since: Since, jobs: Mapping[int, JobEvent]) -> Mapping[int, float]:
     """Return the debts of users, charged for the time since the last epoch, and slowly forgotten.
 
-    A debt is kept while it matters; a debt below 0, only of a user with jobs.
+    A debt is kept while it matters. A debt below 0 is kept only while its user has jobs.
     """
     before = since.rotation
-    debts_s = dict(before.debts_s)
+    debts_s = before.debts_s
     if before.is_on and len({event.user for event in since.jobs.values()}) > 1:
+        debts_s = dict(debts_s)
         for job, event in since.jobs.items():
             had_s = (since.volumes.get(job, 0) - before.shares[job]) * since.elapsed_s
             debts_s[event.user] = debts_s.get(event.user, 0.0) + had_s
@@ -333,9 +334,9 @@ def _patience_s(since: Since, slices: Slices) -> float:
 
 
 def halted(since: Since, jobs: Mapping[int, JobEvent], slices: Slices) -> Rotation:
-    """Stop the turns, since there are not more jobs than PEs; keep what matters for later turns.
+    """Stop the turns, since there are not more jobs than PEs.
 
-    These are the debts of users, the jobs' lags, and the attained time of jobs that have not had a slice.
+    Users' debts are kept for later turns, and each account with a lag or without exactly a slice attained.
     """
     debts_s = _debts(since, jobs)
     kept = {job: jobs[job] for job in since.rotation.accounts if job in jobs}
@@ -361,17 +362,7 @@ def _charged(
     """
     before, volumes = since.rotation, since.volumes
     elapsed_s = since.elapsed_s if before.is_on else 0.0
-    lags_s = dict.fromkeys(jobs, 0.0)
-    for job, account in before.accounts.items():
-        if job in lags_s:
-            owed_s = (before.shares[job] - volumes.get(job, 0)) * elapsed_s if elapsed_s else 0.0
-            lags_s[job] = account.lag_s + owed_s
-    weight = math.fsum(rests.values())
-    if weight > 0.0:
-        forgotten = min(1.0, elapsed_s * sum(volumes.values()) / (_MEMORY_S * len(rests)))
-        part = forgotten * math.fsum(lags_s.values()) / weight
-        for job, rest in rests.items():
-            lags_s[job] -= part * rest
+    lags_s = _lags_s(since, jobs, rests) if elapsed_s else {}
     told = {event.job: event.root for event in since.events if event.root >= 0}
     accounts: dict[int, Account] = {}
     for job, event in jobs.items():
@@ -380,7 +371,7 @@ def _charged(
             is_new = job not in since.jobs and not event.had_slice
             attained_s, until_s = (0.0, slices.first_s) if is_new else (slices.slice_s, math.inf)
             homes: tuple[int, ...] = () if event.root < 0 else (event.root,)
-            accounts[job] = Account(lags_s[job], attained_s, until_s, homes)
+            accounts[job] = Account(lags_s.get(job, 0.0), attained_s, until_s, homes)
             continue
         attained_s, homes, is_away = former.attained_s, former.homes, former.is_away
         if elapsed_s:
@@ -392,8 +383,24 @@ def _charged(
         if (root := told.get(job)) is not None and homes[-1:] != (root,):
             homes = (*(home for home in homes if home != root), root)[-_HOMES_MAX:]
             is_away = False
-        accounts[job] = Account(lags_s[job], attained_s, former.until_s, homes, is_away)
+        accounts[job] = Account(lags_s.get(job, former.lag_s), attained_s, former.until_s, homes, is_away)
     return accounts
+
+
+def _lags_s(since: Since, jobs: Mapping[int, JobEvent], rests: Mapping[int, float]) -> dict[int, float]:
+    """Return the lags of `jobs` after an epoch with more jobs than PEs."""
+    before, volumes, elapsed_s = since.rotation, since.volumes, since.elapsed_s
+    lags_s = dict.fromkeys(jobs, 0.0)
+    for job, account in before.accounts.items():
+        if job in lags_s:
+            lags_s[job] = account.lag_s + (before.shares[job] - volumes.get(job, 0)) * elapsed_s
+    weight = math.fsum(rests.values())
+    if weight > 0.0:
+        forgotten = min(1.0, elapsed_s * sum(volumes.values()) / (_MEMORY_S * len(rests)))
+        part = forgotten * math.fsum(lags_s.values()) / weight
+        for job, rest in rests.items():
+            lags_s[job] -= part * rest
+    return lags_s
 
 
 def _is_over(account: Account, is_new_period: bool, slices: Slices) -> bool:

@@ -4,7 +4,7 @@ The PEs form a tree R, here the in-order tree over the ranks. Each PE knows how 
 its subtrees. A request that finds its PE busy goes down into a subtree with idle PEs, else up. A request that
 finds no PE waits at the root of R.
 
-Counts are reserved on the way: the sender of a request to a subtree subtracts one from the subtree's count,
+PEs are reserved on the way: the sender of a request to a subtree subtracts one from the subtree's count,
 and the receiver knows this. The parent in R is told only of other changes: at once together with a climbing
 request, else by a separate message after a short delay.
 

@@ -2,8 +2,9 @@
 
 In a burst of small jobs, new jobs *stand by* while all other jobs, as far as known, are *fresh* jobs of this
 client: submitted, and not running for long yet. When a fresh job ends unknown to other PEs, its PE is handed
-to the standby job of best standing, and again no PE hears of either. Standby jobs are published once no fresh
-job is left and no PE can be handed on, or once no fresh job has ended for a moment (`Config.turnover_max_s`).
+to the standby job of best standing, and no other PE hears of either job. Standby jobs are published once no
+fresh job is left and no PE can be handed on, or once no fresh job has ended for a moment
+(`Config.turnover_max_s`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from collections.abc import Set
 
 from mallob_py.protocol.config import Config
 
-#: greatest and smallest number of a client's last jobs; from their run times the next jobs' run times are
-#: guessed
+#: greatest and smallest number of last jobs whose run times are a guess at the next jobs' run times
 _LIVES_MAX, _LIVES_MIN = 8, 4
 _TIMES_AS_LONG = 3
 

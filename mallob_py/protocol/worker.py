@@ -146,7 +146,7 @@ class Worker:
         self.unsent: list[bytes] = []
 
     def keep_family(self) -> None:
-        """Keep what this worker, which is in the tree, knows of workers below it: the generation ends."""
+        """Keep what this worker knows of workers below it in the tree, since the generation ends."""
         past = (PastWorker(one.index, one.rank, -1) for one in self.seats.past.take_all())
         children = (PastWorker(seat.index, seat.rank, 0) for seat in self.seats.taken())
         self.kept, self.gone = (*past, *children), frozenset()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import time
-import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -356,13 +355,9 @@ class Service(Desk):
         place = self._chains.place_of(live.id) if live.is_incremental else None
         adds_to_others = place is not None and place[1].number > 0
         parameters = JobParameters(
-            **asdict(live.terms) | terms._asdict(),
+            **asdict(live.terms) | terms._asdict() | live.parameters(),
             near=None if place is None else place[0].root,
             growth_delay_s=_TRIVIAL_S if adds_to_others else None,
-            waiting_since_s=live.since_s,
-            turn_s=2 * live.last_turn_s,
-            spent=live.spent,
-            user=zlib.crc32(live.user.encode()),
         )
         self._rank.submit(live.id, parameters, description, self._directory.saved(live.id))
         if not live.is_sought:

@@ -631,7 +631,7 @@ class BagCluster:
             if not back and self._share(_BACK, about) < self.plan.come_back:
                 self._send(dest, source, message, back=True)
             return
-        if not isinstance(message, WorkWanted | Lifeline | Cut | Better):  # there are too many of these
+        if not isinstance(message, WorkWanted | Lifeline | Cut | Better):  # too many to be recorded
             self.deliveries.append(Delivery(sent_s, self.now, about, message, back))
         if back:
             worker.ledger.undelivered(source, message, self.now)

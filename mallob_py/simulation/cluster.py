@@ -410,7 +410,7 @@ class Cluster(Network):
         self.later(self._detect_s, lambda: self._look_for(address))
 
     def _look_for(self, address: int) -> None:
-        """Have a rank that would hear from the rank at `address` notice its silence."""
+        """Have a rank that should hear from the rank at `address` notice the silence."""
         if self._ranks[address].is_awake:
             return
         present = [one for one in self._ranks if not (one.is_gone or one.is_over)]
@@ -424,7 +424,7 @@ class Cluster(Network):
         if doubtless:
             self._look_for_later(address)
         elif any(one.hears_of(address) or _has_member(one, address) for one in others):
-            # Ranks that hang would hear: nobody can notice before one of them goes on.
+            # All ranks that hear from this rank hang: one of them must go on before it can notice.
             self.later(max(self._detect_s, _UNNOTICED_S), lambda: self._look_for(address))
 
     # --- the nodes ----------------------------------------------------------------------------------

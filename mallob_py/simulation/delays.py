@@ -135,7 +135,7 @@ class _Stream:
 
 
 class HashedDelays(InfinitelyFast):
-    """Delays that follow from the seed and from what is delayed.
+    """Delays that follow from the seed and from the delayed event.
 
     If `special` is given, all events except these take the shortest time.
     """

@@ -7,7 +7,6 @@ folder's disk is full, replies wait in order, and are lost if the holder is lost
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -205,12 +204,7 @@ class Desk:
         if terms is None:
             return
         former = self.folders.submission_of(job.id)
-        parameters = JobParameters(
-            **asdict(former.parameters)
-            | terms._asdict()
-            | {"waiting_since_s": job.since_s, "turn_s": 2 * job.last_turn_s, "spent": job.spent}
-            | {"user": zlib.crc32(job.user.encode())}
-        )
+        parameters = JobParameters(**asdict(former.parameters) | terms._asdict() | job.parameters())
         again = JobSubmitted(job.id, parameters, former.description, self.folders.saved.get(job.id))
         self.folders.submitted[job.id] = self.place
         self.folders.ranks.tell(self.place, again)

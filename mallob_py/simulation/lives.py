@@ -96,7 +96,7 @@ class _ClusterShrinker(Shrinker[Plan]):
     # --- fewer events -----------------------------------------------------------------------
 
     def _end_early(self) -> None:
-        """Cut off all events after the failure: many, if a smaller plan fails earlier than the first."""
+        """Cut off all events after the failure, which comes earlier in some smaller plans."""
         deeds = self._plan.deeds
         self._try_with(deeds=tuple(deed for deed in deeds if deed.at_s <= self._failure.at_s))
 

@@ -87,7 +87,8 @@ class Measures:
         if event == "busy":
             self._busy_since[rank] = now
             self._busy_changes.append((now, 1))
-        elif event == "started":
+        elif event in ("started", "resumed"):
+            self._stop_running(now, rank)
             self._running_since[rank] = now
             self._running_job[rank] = fields["job"]
         elif event == "idle":
@@ -348,6 +349,7 @@ class Simulation:
             max_demand=spec.max_demand,
             wallclock_limit_s=spec.wallclock_limit_s,
             cpu_limit_s=spec.cpu_limit_s,
+            user=spec.client,
         )
         return job
 

@@ -1,8 +1,8 @@
 """The setting of a simulated run, as one TOML file in which every field has a default.
 
-The costs of messages were measured with two ranks on two cores. Distances
-between hosts cannot be measured on one machine: they are an assumption, a fast cluster
-network plus the wake-up of the receiver. Jobs come in streams, drawn as in P 5.3 or read from a CSV file.
+The costs of messages were measured with two ranks on two cores. Distances between hosts cannot be measured on
+one machine: they are an assumption, a fast cluster network plus the wake-up of the receiver. Jobs come in
+streams, drawn as in P 5.3 or read from a CSV file.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The stream of jobs: drawn as in P 5.3, or read from a CSV file.
 
     Each of `clients` users brings bursts of jobs, at intervals with mean `interarrival_s` (`arrivals`:
-    poisson, uniform or normal). A share `solved` of the jobs end before their wallclock limit with a
-    solution: after that limit times the square of a uniform random number.
+    poisson, uniform or normal). `solved`: share of the jobs that end with a solution before their wallclock
+    limit, at this limit times the square of a uniform random number.
     """
 
     stream: str | None = None

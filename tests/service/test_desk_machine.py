@@ -129,6 +129,8 @@ def test_a_job_that_had_its_turn_is_set_back_and_begins_again_for_twice_as_long(
     express.give_up(first, Spent(0.5, 0.25, 0.2, 1, 0), 1.0)
     assert (first.state, first.last_turn_s, first.is_sought) == (JobState.AGAIN, 0.25, False)
     assert express.turn(1.0) == [2, 1]
+    assert first.parameters()["turn_s"] == 0.5
+    assert first.parameters()["user"] == second.parameters()["user"] > 0
     assert machine.terms(second, False, 1.0) is not None
     assert machine.terms(first, False, 1.0) is not None
     express.give_up(first, Spent(0.5, 0.75, 0.6, 1, 0), 2.0)

@@ -91,6 +91,18 @@ def test_two_at_once_and_the_first_rank_are_survived() -> None:
     _finish(cluster, 1)
 
 
+def test_new_pes_know_which_jobs_are_new_and_whose_jobs_they_are() -> None:
+    cluster = _cluster(4)
+    _submit(cluster, 1, rank=0, demand=2, user=5)
+    cluster.run(until_s=cluster.now + 1.0)
+    _submit(cluster, 2, rank=0, demand=2, user=6)
+    cluster.die(3)
+    _rest(cluster)
+    for pe in cluster.pes[:3]:
+        known = {job: (event.user, event.had_slice) for job, event in pe.balancer.jobs.items()}
+        assert known == {1: (5, True), 2: (6, False)}
+
+
 def test_one_that_hangs_is_left_out_and_ends_when_it_wakes_up() -> None:
     cluster = _cluster(4)
     _submit(cluster, 1, rank=2, demand=4)

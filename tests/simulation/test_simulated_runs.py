@@ -151,6 +151,20 @@ def test_one_is_told_of_each_end_and_may_submit_the_next_job_then() -> None:
 # --- progress ----------------------------------------------------------------------------------
 
 
+def test_time_of_processes_that_go_on_after_a_rest_is_measured() -> None:
+    simulation = played(msgspec.structs.replace(SMALL, pes=1, seconds=21.0), one_job(), one_job())
+    assert sum(simulation.measures.worker_s.values()) == pytest.approx(20.0, rel=0.02)
+
+
+def test_brief_jobs_of_one_client_leave_the_long_jobs_of_another_client_their_share() -> None:
+    simulation = Simulation(msgspec.structs.replace(SMALL, pes=2, seconds=31.0))
+    brief = one_job(client=1, work_s=0.1, max_demand=1)
+    simulation.submit_all([one_job(max_demand=1)] * 2 + [msgspec.structs.replace(brief, arrival_s=2.0)] * 2)
+    simulation.on_job_ended = lambda job: simulation.submit(brief)
+    simulation.play()
+    assert sum(simulation.measures.worker_s[job] for job in (1, 2)) > 0.4 * 60.0
+
+
 @pytest.mark.parametrize("seconds", [20.0, 0.1, 3939.7474446861597])
 def test_progress_goes_up_to_exactly_the_end(seconds: float) -> None:
     heard: list[float] = []

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import heapq
 import sys
+import zlib
 from collections import Counter
 from enum import Enum
+from typing import Any
 
 from mallob_py.protocol.effects import Spent
 from mallob_py.protocol.job_life import Happening, JobState, follow
@@ -118,6 +120,15 @@ class LiveJob:
         """Return the file of a job that has begun or ends."""
         assert self.file is not None
         return self.file
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the fields of `JobParameters` that follow from this record when the job begins."""
+        return {
+            "waiting_since_s": self.since_s,
+            "turn_s": 2 * self.last_turn_s,
+            "spent": self.spent,
+            "user": zlib.crc32(self.user.encode()),
+        }
 
 
 class LiveGroup:
