@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 import re
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -36,6 +37,30 @@ def text_of(folder: Path, job: int) -> str:
 
 
 # --- output of workers ----------------------------------------------------------------------
+
+
+def test_a_keeper_without_a_free_descriptor_takes_in_a_pipe_later(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    slots = mmap.mmap(-1, 8)
+    read_end, write_end = os.pipe()
+    wake, wake_writer = os.pipe()
+    with ours, theirs, slots:
+        keeper = output._Keeper(OutputFiles(str(tmp_path)), theirs, slots, wake)
+        socket.send_fds(ours, [bytes(8)], [read_end])
+        os.close(read_end)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            assert keeper._welcome()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.write(write_end, b"printed")  # BrokenPipeError if the pipe is lost
+        assert keeper._welcome()
+        (pipe,) = keeper._pipes
+        assert os.read(pipe, 100) == b"printed"
+        keeper._epoll.close()
+    for descriptor in (pipe, write_end, wake, wake_writer):
+        os.close(descriptor)
 
 
 def test_what_each_job_prints_is_in_its_file_when_it_has_ended(rank: Rank, folder: Path) -> None:
