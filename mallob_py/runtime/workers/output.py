@@ -166,10 +166,10 @@ class _Keeper:
                     return
                 if descriptor != self._control.fileno():
                     self._read(descriptor)
-                elif not self._welcome():
+                elif not self.welcome():
                     self._epoll.unregister(descriptor)
 
-    def _welcome(self) -> bool:
+    def welcome(self) -> bool:
         """Take in the pipe of a new worker process; return False if no more will come."""
         # Not by `recv_fds`, which ignores its flags (Python 3.11).
         space = socket.CMSG_LEN(_DESCRIPTOR.size)

@@ -139,16 +139,16 @@ def test_a_fork_server_outlives_a_process_that_it_cannot_hand_over(monkeypatch: 
 
     monkeypatch.setattr(os, "fork", noted)
     monkeypatch.setattr(socket, "send_fds", refuse)
+    gc.collect()
     opened = len(os.listdir("/proc/self/fd"))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.send(wire.encode(wire.Fork(2)))
     ours.shutdown(socket.SHUT_WR)
     with ours, theirs:
-        server = Server(theirs, AppRegistry({}), lambda *_: signal.pause())
-        server.run()
+        Server(theirs, AppRegistry({}), lambda *_: signal.pause()).run()
         reports = [wire.decode_from_server(ours.recv(1000)) for _ in range(2)]
-        server._selector.close()
     assert reports == [wire.ForkFailed(os.strerror(errno.ETOOMANYREFS))] * 2
+    gc.collect()
     assert len(os.listdir("/proc/self/fd")) == opened
     assert [Path(f"/proc/{pid}").exists() for pid in pids] == [False, False]
 
