@@ -285,7 +285,7 @@ def _make_rank(
         pool.processes.exchange(GivingSocket(transport.folder.path, transport.rank))
     members = node.placement.members
     peers = LocalPeers(transport.rank, origin.processes, origin.hosts)
-    rank = Rank(
+    return Rank(
         node,
         transport,
         pool,
@@ -296,7 +296,6 @@ def _make_rank(
         settings.time_limit_s if settings.time_limit_s is not None else math.inf,
         peers,
     )
-    return rank
 
 
 def run_newcomer(

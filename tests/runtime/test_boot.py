@@ -92,7 +92,8 @@ def test_a_newcomer_that_cannot_log_stimuli_opens_its_desk(monkeypatch: pytest.M
     def refuse(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for name in ("read_invitation", "Node", "Origin", "WorkerPool", "PoolOptions", "_make_rank", "StimulusLog"):
+    replaced = ("read_invitation", "Node", "Origin", "WorkerPool", "PoolOptions", "_make_rank", "StimulusLog")
+    for name in replaced:
         monkeypatch.setattr(boot, name, mock.MagicMock())
     monkeypatch.setattr(boot, "range", lambda *_: [0], raising=False)
     monkeypatch.setattr(boot, "join", lambda *_: (mock.MagicMock(), mock.MagicMock()))
