@@ -494,7 +494,7 @@ def receive_packet(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if flags & socket.MSG_CTRUNC:
-        # This process has too few descriptors free; an incomplete set of the sent ones is of no use.
+        # This process has too few descriptors free; an incomplete set of descriptors is of no use.
         for fd in fds:
             os.close(fd)
         return packet, ()

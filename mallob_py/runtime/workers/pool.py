@@ -423,7 +423,7 @@ class WorkerPool:
 
     def _send(self, task: JobTask, link: WorkerLink, message: wire.ToWorker) -> None:
         for dropped in link.send(message):
-            if task.late is not None:  # else it would shift the count of the messages that were taken
+            if task.late is not None:  # `Left.taken` counts only messages that were sent
                 task.late = [one for one in task.late if one is not dropped]
             self._post(missed(task.key, dropped))
         self._watch.watch(link)

@@ -217,7 +217,7 @@ class JobTask:
 
 
 class Starter:
-    """The one suspended task of a rank that may first start its application, which does not run yet."""
+    """The one suspended task of a rank that may start its application before it is stopped."""
 
     def __init__(self) -> None:
         self._task: JobTask | None = None
