@@ -19,7 +19,7 @@ _REST_S = 0.1
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether the error says that descriptors or memory have run out."""
+    """Tell whether the error says that descriptors or memory have run out."""
     return error.errno in _SHORTAGES
 
 

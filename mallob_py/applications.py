@@ -1,6 +1,6 @@
 """Which applications exist, where each is implemented, and where it is declared.
 
-An application is found by its name, without importing any: through the entry-point groups `mallob_py.apps`
+An application is found by its name, without an import: through the entry-point groups `mallob_py.apps`
 and `mallob_py.declarations` (see `kit.declaration`). The applications of this package need no search, which
 would take as long as importing one. The environment variable MALLOB_PY_APPS ("NAME=module:Class,...") adds
 applications that are not installed, or replaces installed ones.

@@ -12,7 +12,7 @@ RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "PMI_ID", "OMPI_COMM_WORLD_RANK", "MV
 SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 #: SIZE_VARIABLES that are valid only within a step of Slurm
 OF_SLURM_STEPS = ("SLURM_STEP_NUM_TASKS",)
-#: variables of which each rank has one or more, and a process that a user has started has none
+#: variables of ranks: each rank has at least one, and a process that a user has started has none
 OF_RANKS = (*RANK_VARIABLES, EXIT_FILE_VARIABLE, INVITED_VARIABLE)
 #: prefixes of the variables that connect a rank with its launcher, which the rank's children must not inherit
 PREFIXES = ("PMI_", "PMIX_", "PMI2_", "OMPI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_")

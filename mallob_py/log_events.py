@@ -1,7 +1,7 @@
 """The events of the log: their names, when each is written, and which fields it has.
 
-Writers of logs, readers (reports, tables, campaigns of faults) and `docs/log-events.md` share this table; a
-test compares them with it. A member is a string, so that it equals an event's name in a line.
+Writers of logs, readers (reports, tables, campaigns of faults) and `docs/log-events.md` share this table, as
+a test checks. A member is a string, so that it equals an event's name in a line.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class RestartLimit:
 
     @property
     def count(self) -> int:
-        """The number of restarts within the last period, as counted by the last `next_delay_s`."""
+        """Return the number of restarts within the last period, as counted by the last `next_delay_s`."""
         return len(self._restarts_s)
 
     def next_delay_s(self, now: float = 0.0) -> float | None:

@@ -195,6 +195,7 @@ def run_rank(
         with at_most(DESK_PATIENCES * patience_s, "the clients' ranks to open their folders", launcher):
             problem = (
                 descriptor_shortage(len(pes), processes_per_pe, descriptors, _links(rank, transport))
+                or watch_memory(settings, rank)
                 or _log_stimuli(settings, rank, origin)
                 or _open_desk(rank, make_desk)
             )
@@ -284,7 +285,7 @@ def _make_rank(
         pool.processes.exchange(GivingSocket(transport.folder.path, transport.rank))
     members = node.placement.members
     peers = LocalPeers(transport.rank, origin.processes, origin.hosts)
-    rank = Rank(
+    return Rank(
         node,
         transport,
         pool,
@@ -295,10 +296,6 @@ def _make_rank(
         settings.time_limit_s if settings.time_limit_s is not None else math.inf,
         peers,
     )
-    if settings.memory_reserve is not None:
-        here = [each for each in members if origin.hosts[each] == origin.hosts[transport.rank]]
-        rank.set_memory_watch(_memory_watch(settings.memory_reserve, rank, len(here)), here)
-    return rank
 
 
 def run_newcomer(
@@ -332,9 +329,13 @@ def run_newcomer(
         log = make_log(carrier.rank, pes[0], welcome.start_s)
         clock = service_clock(invitation.start_s)
         rank = _make_rank(settings, node, origin, carrier, pool, log, stop_bell, clock)
-        problem = _log_stimuli(settings, rank, origin, tuple(newcomer.changes)) or _open_desk(rank, make_desk)
-        if problem is not None:
-            tell(problem)
+        for problem in (
+            watch_memory(settings, rank),
+            _log_stimuli(settings, rank, origin, tuple(newcomer.changes)),
+            _open_desk(rank, make_desk),
+        ):
+            if problem is not None:
+                tell(problem)
         log.write(rank.now(), LogEvent.JOINED, {"generation": after.number, "pes": len(pes)})
         _run(rank, pes)
         code = exit_code()
@@ -376,8 +377,16 @@ def _end_without_launcher(error: LauncherGone, pool: WorkerPool) -> NoReturn:
     os._exit(guard.CRASHED)
 
 
-def _memory_watch(reserve: Reserve, rank: Rank, ranks_here: int) -> MemoryWatch:
-    vote = HostVote(rank.transfer.folder / "memory", rank.rank, ranks_here)
+def watch_memory(settings: WorldSettings, rank: Rank) -> str | None:
+    """Set the rank's memory watch if the settings want one; return the error that prevents that."""
+    if settings.memory_reserve is None:
+        return None
+    here = [each for each in rank.node.placement.members if rank.hosts[each] == rank.hosts[rank.rank]]
+    path = rank.transfer.folder / "memory"
+    try:
+        vote = HostVote(path, rank.rank, len(here))
+    except OSError as error:
+        return f"the memory watch cannot write {path}: {error.strerror}"
     host = host_name()
 
     def complain(text: str) -> None:
@@ -386,7 +395,9 @@ def _memory_watch(reserve: Reserve, rank: Rank, ranks_here: int) -> MemoryWatch:
     def log(event: str, fields: Mapping[str, object]) -> None:
         rank.log.write(rank.now(), event, fields)
 
-    return MemoryWatch(reserve, rooms, rank.reclaimable, vote, log, complain)
+    watch = MemoryWatch(settings.memory_reserve, rooms, rank.reclaimable, vote, log, complain)
+    rank.set_memory_watch(watch, here)
+    return None
 
 
 def _log_stimuli(

@@ -45,7 +45,7 @@ _BID = struct.Struct("Q")
 
 
 class HostVote:
-    """The vote on which rank of a host pauses a worker, as seen by one rank; no call waits.
+    """The vote on which rank of a host pauses a worker, as seen by one rank; no call waits for a bid.
 
     Each rank has a place in the host's file for its bid, the size of the worker that it could pause. The
     largest bid wins the *turn* to pause a worker, as soon as no rank has the turn.

@@ -93,7 +93,7 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptors_needed(pes: int, processes_per_pe: int, links: int = 0) -> int:
-    """Return how many descriptors a rank of `pes` PEs may need, also one per process for a description.
+    """Return how many descriptors a rank of `pes` PEs may need, including a description's for each process.
 
     `links`: number of ranks with connections outside MPI.
     """

@@ -243,7 +243,7 @@ class Rank:
     def run(self) -> None:
         """Run this rank until the system stops, or until this rank must end (`end_reason`).
 
-        Raises PeerFailure, and LauncherGone (`end_with`).
+        Raises PeerFailure, and LauncherGone (see `Lookout.end_with`).
         """
         gc.freeze()  # present objects stay, so collections need not examine them
         self._act()

@@ -32,7 +32,7 @@ _LINES_MAX = 256
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The initial state of the node of rank `rank`. `version`: that of the program that wrote the file."""
+    """The initial state of the node of rank `rank`. `version`: the version of the program that wrote it."""
 
     rank: int
     origin: Origin

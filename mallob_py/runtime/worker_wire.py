@@ -2,8 +2,8 @@
 
 Each worker process has one stream socket to its rank. A frame is a length (4 bytes,
 little endian) and the msgpack of one tagged struct of the unions below. The fork server
-and the rank exchange such structs over a packet socket, one per packet; there the fork
-server also passes each new worker's socket and pidfd.
+and the rank exchange such structs over a packet socket, one per packet; the packet about a
+new worker also passes the worker's socket, pidfd and lifeline.
 
 Ranks import this module, so it needs little but msgspec. The bodies of results pass
 through ranks undecoded; only the client that writes the reply decodes them (`decode_result`).

@@ -6,9 +6,9 @@ Ranks record each such call. The script counts the calls
 - of `resize +1`, from the order until a second after the answer;
 - of a rank's loss: in the seconds after the kill of a rank without a client.
 
-For the last two, the rank with the most calls is reported. The list of calls shows where a path could be
-shorter. Recording makes ranks several times slower, but the script measures paths and not time. So the ranks'
-clock is slowed as well, and they wait by this clock. Then a job that usually ends within its first
+For the last two paths, the rank with the most calls is reported. The list of calls shows where a path could
+be shorter. Recording makes ranks several times slower, but the script measures paths and not time. So the
+ranks' clock is slowed as well, and they wait by this clock. Then a job that usually ends within its first
 milliseconds, before other ranks hear of it, does so here, too, and no turn of a rank's loop is counted that
 happens only because waiting ended too early.
 """

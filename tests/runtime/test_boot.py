@@ -1,12 +1,18 @@
 """With "auto", each rank gets its share of its host's cores. Also: how long joining ranks wait."""
 
+import errno
+import os
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from rank_parts import Parts
 
 from mallob_py.protocol.config import Config
 from mallob_py.runtime import boot
-from mallob_py.runtime.boot import CapacityOffer, WorldSettings, capacities_of
+from mallob_py.runtime.boot import CapacityOffer, WorldSettings, capacities_of, watch_memory
+from mallob_py.runtime.memory import Reserve
 from mallob_py.runtime.world.failure_detector import patience_of
 
 
@@ -41,6 +47,18 @@ def test_a_number_that_was_asked_for_is_kept_beside_others() -> None:
     assert capacities_of([told, auto(range(4))]) == (5, 2)
 
 
+def test_a_full_shared_memory_prevents_the_memory_watch_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", fill)
+    settings = WorldSettings(config=Config(), memory_reserve=Reserve(1))
+    problem = watch_memory(settings, Parts(tmp_path).rank)
+    assert problem == f"the memory watch cannot write {tmp_path / 'memory'}: No space left on device"
+
+
 class Joins(Exception):
     pass
 
@@ -63,3 +81,26 @@ def test_a_rank_that_joins_waits_as_long_as_the_others_for_one_that_hangs(
     with pytest.raises(Joins):
         boot.run_newcomer(settings, nothing, nothing, lambda: 0, nothing, nothing)
     assert patience == [patience_of(timeout_s)]
+
+
+def test_a_newcomer_that_cannot_log_stimuli_opens_its_desk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its desk, the rank could not take over the jobs of a lost client."""
+
+    def end(status: int) -> None:
+        raise Joins
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    replaced = ("read_invitation", "Node", "Origin", "WorkerPool", "PoolOptions", "_make_rank", "StimulusLog")
+    for name in replaced:
+        monkeypatch.setattr(boot, name, mock.MagicMock())
+    monkeypatch.setattr(boot, "range", lambda *_: [0], raising=False)
+    monkeypatch.setattr(boot, "join", lambda *_: (mock.MagicMock(), mock.MagicMock()))
+    monkeypatch.setattr(boot.StimulusLog, "side_effect", refuse)
+    monkeypatch.setattr(os, "_exit", end)
+    make_desk = mock.Mock(side_effect=Joins)
+    settings = WorldSettings(config=Config(), stimuli_dir="stimuli")
+    with pytest.raises(Joins):
+        boot.run_newcomer(settings, mock.Mock(), make_desk, lambda: 0, mock.Mock(), mock.Mock())
+    make_desk.assert_called_once()

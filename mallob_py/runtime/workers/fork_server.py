@@ -168,25 +168,20 @@ class Server:
 
     def _fork(self) -> None:
         try:
-            child, ours, lifeline = self._forked()
+            child = self._forked()
         except OSError as error:
             self._report(wire.ForkFailed(str(error.strerror)))
             return
-        with ours:
-            self._children[child.serial] = child
-            self._selector.register(child.pidfd, selectors.EVENT_READ, child)
-            packet = wire.encode(wire.Forked(child.serial, child.pid, self._generation))
-            socket.send_fds(self._control, [packet], [ours.fileno(), child.pidfd, lifeline])
-        os.close(lifeline)
+        self._serial = child.serial
+        self._children[child.serial] = child
 
-    def _forked(self) -> tuple[_Child, socket.socket, int]:
-        """Return a new child, the rank's end of its socket, and its lifeline. Raises OSError."""
+    def _forked(self) -> _Child:
+        """Fork a child, and send the rank its socket, pidfd and lifeline. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with ExitStack() as undo:
-            undo.enter_context(ours)
+        with ours, ExitStack() as sent, ExitStack() as undo:
             with theirs:
                 line, lifeline = os.pipe()
-                undo.callback(os.close, lifeline)
+                sent.callback(os.close, lifeline)
                 server_pid = os.getpid()
                 try:
                     pid = os.fork()
@@ -198,9 +193,15 @@ class Server:
                 os.setpgid(pid, pid)
             undo.callback(_kill_and_reap, pid)
             pidfd = os.pidfd_open(pid)
+            undo.callback(os.close, pidfd)
+            child = _Child(self._serial + 1, pid, pidfd)
+            self._selector.register(pidfd, selectors.EVENT_READ, child)
+            undo.callback(self._selector.unregister, pidfd)
+            packet = wire.encode(wire.Forked(child.serial, pid, self._generation))
+            # The kernel refuses more descriptors if too many of this user's wait to be received.
+            socket.send_fds(self._control, [packet], [ours.fileno(), pidfd, lifeline])
             undo.pop_all()
-        self._serial += 1
-        return _Child(self._serial, pid, pidfd), ours, lifeline
+        return child
 
     def _become_worker(self, fd: int, line: int, server_pid: int) -> None:
         """Run as a worker, in the child; never returns."""

@@ -23,7 +23,7 @@ class KeptWorker:
     """A process kept for a chain. `index`: its former place in the job tree. `until_s`: when it is dropped.
 
     `rests`: whether the process has ended its run. `ahead_of`: the job that the process has read and begun
-    although no worker of that job was started here yet (0: none). `said`: its messages meanwhile.
+    although no worker of that job was started here yet (0: none). `said`: the process's messages since then.
     """
 
     link: WorkerLink
@@ -99,7 +99,7 @@ class KeptWorkers:
         return dropped
 
     def take(self, chain: int, index: int, at_rest: bool = False) -> KeptWorker | None:
-        """Take and return a chain's process, preferably of place `index`. `at_rest`: one without a run."""
+        """Take and return a chain's process, preferably of place `index`; `at_rest`: only without a run."""
         found = [kept for kept in self._kept.values() if kept.chain == chain and (kept.rests or not at_rest)]
         best = max(found, key=lambda kept: kept.index == index, default=None)
         if best is not None:

@@ -27,7 +27,6 @@ from contextlib import suppress
 
 import msgspec
 
-from mallob_py.kit.app import TreeMessage
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.processes import import_places, left_of, python
 
@@ -45,9 +44,7 @@ class _Outgoing:
     def __init__(self, data: bytes, message: wire.ProcessMessage) -> None:
         self.data = data
         self.is_update = isinstance(message, wire.Update)
-        self.tree_message: TreeMessage | None = None
-        if isinstance(message, wire.Deliver):
-            self.tree_message = TreeMessage(message.source, message.data, message.returned, message.sender)
+        self.tree_message = message if isinstance(message, wire.Deliver) else None
 
 
 class WorkerLink:
@@ -105,7 +102,7 @@ class WorkerLink:
     def has_outgoing(self) -> bool:
         return bool(self._head) or bool(self._queue)
 
-    def send(self, message: wire.ToWorker) -> list[TreeMessage]:
+    def send(self, message: wire.ToWorker) -> list[wire.Deliver]:
         """Send or queue a message; return the messages that are dropped because the queue is too long."""
         outgoing = _Outgoing(wire.frame(message), message)
         position = self._queued_update() if outgoing.is_update else None
@@ -123,10 +120,10 @@ class WorkerLink:
     def _queued_update(self) -> int | None:
         return next((at for at, other in enumerate(self._queue) if other.is_update), None)
 
-    def _shed(self) -> list[TreeMessage]:
+    def _shed(self) -> list[wire.Deliver]:
         if self._queued_tree_bytes <= self._queue_limit_bytes:
             return []
-        dropped: list[TreeMessage] = []
+        dropped: list[wire.Deliver] = []
         kept: deque[_Outgoing] = deque()
         for outgoing in self._queue:
             if outgoing.tree_message is None or self._queued_tree_bytes <= self._queue_limit_bytes:
@@ -497,7 +494,7 @@ def receive_packet(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if flags & socket.MSG_CTRUNC:
-        # This process has too few descriptors free; an incomplete set of the sent ones is of no use.
+        # This process has too few descriptors free; an incomplete set of descriptors is of no use.
         for fd in fds:
             os.close(fd)
         return packet, ()

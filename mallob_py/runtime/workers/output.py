@@ -43,10 +43,13 @@ FOLDER_MAX_BYTES = 512 << 20
 _NEW_FILES = 100
 PATIENCE_S = 0.2
 _POLL_S = 0.001
+#: pause before the keeper tries again to take in a pipe if no descriptor is free
+_RETRY_S = 0.01
 _READ_BYTES = 1 << 16
 #: greatest number of bytes read from each pipe at the end; later output is lost
 _LAST_BYTES = 1 << 20
 _JOB = struct.Struct("q")
+_DESCRIPTOR = struct.Struct("i")
 #: number of slots: more than a fork server has live processes
 _SLOTS = 1 << 16
 _OURS = re.compile(r"[0-9]+(\.1)?\.log")
@@ -163,13 +166,22 @@ class _Keeper:
                     return
                 if descriptor != self._control.fileno():
                     self._read(descriptor)
-                elif not self._welcome():
+                elif not self.welcome():
                     self._epoll.unregister(descriptor)
 
-    def _welcome(self) -> bool:
+    def welcome(self) -> bool:
         """Take in the pipe of a new worker process; return False if no more will come."""
-        data, descriptors, _, _ = socket.recv_fds(self._control, _JOB.size, 1)
-        for pipe in descriptors:
+        # Not by `recv_fds`, which ignores its flags (Python 3.11).
+        space = socket.CMSG_LEN(_DESCRIPTOR.size)
+        data, ancillary, _, _ = self._control.recvmsg(_JOB.size, space, socket.MSG_PEEK)
+        if data and not ancillary:
+            # No descriptor is free. The pipe must stay in the socket: the worker may not write to a pipe
+            # without a reader.
+            time.sleep(_RETRY_S)
+            return True
+        self._control.recv(_JOB.size)
+        for _, _, descriptor in ancillary:
+            (pipe,) = _DESCRIPTOR.unpack(descriptor)
             os.set_blocking(pipe, False)
             self._pipes[pipe] = _JOB.unpack(data)[0]
             self._epoll.register(pipe, select.EPOLLIN)

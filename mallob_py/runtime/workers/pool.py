@@ -250,15 +250,14 @@ class WorkerPool:
         if (task := self._jobs.get(key)) is None:
             self._post(missed(key, message))
             return
-        if task.late is not None:
-            task.late.append(message)
         if task.link is None:
             for dropped in task.keep(message, self._options.queue_limit_bytes):
                 self._post(missed(key, dropped))
             return
-        self._send(
-            task, task.link, wire.Deliver(message.source, message.sender, message.data, message.returned)
-        )
+        order = wire.Deliver(message.source, message.sender, message.data, message.returned)
+        if task.late is not None:
+            task.late.append(order)
+        self._send(task, task.link, order)
 
     def read(self, request_id: int, read: wire.Read, chain: int = 0) -> None:
         """Have a process read an input; ReadDone or ReadFailed follows.
@@ -424,8 +423,8 @@ class WorkerPool:
 
     def _send(self, task: JobTask, link: WorkerLink, message: wire.ToWorker) -> None:
         for dropped in link.send(message):
-            if task.late is not None:  # else it would shift the count of the messages that were taken
-                task.late = [one for one in task.late if one.data is not dropped.data or one != dropped]
+            if task.late is not None:  # `Left.taken` counts only messages that were sent
+                task.late = [one for one in task.late if one is not dropped]
             self._post(missed(task.key, dropped))
         self._watch.watch(link)
 

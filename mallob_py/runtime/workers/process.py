@@ -76,6 +76,9 @@ _ASK_AGAIN_S = 1.0
 #: greatest size of a description that is run as soon as it is read
 _AHEAD_BYTES_MAX = 1 << 18
 _MAX_TRACEBACK_CHARACTERS = 16_000
+#: greatest number of levels in a result's fields: the rank of the job's client must be able to decode them
+_LEVELS_MAX = 500
+
 #: the folder of this package
 _OUR_FILES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 #: score of workers (-1000 to 1000), so that the kernel kills them before ranks when memory runs out
@@ -746,12 +749,17 @@ def _result_body(result: Result, result_string: Callable[[int], str]) -> wire.Re
     if b"null" in fields:  # non-finite numbers are encoded as null, too
         for name, value in result.fields.items():
             _check_finite(name, value)
+    if fields.count(b"[") + fields.count(b"{") > _LEVELS_MAX:
+        _check_levels(msgspec.json.decode(fields), _LEVELS_MAX)
     if isinstance(result.solution, bytes):
         solution, form = result.solution, wire.SolutionForm.BYTES
     else:
         solution, form = _int32_bytes(result.solution), wire.SolutionForm.INTEGERS
     code = int(result.code)
-    return wire.ResultBody(code, fields, solution, form, result_string(code))
+    name = result_string(code)
+    if not isinstance(name, str):
+        raise TypeError(f"the name of result code {code} must be a text, not {name!r:.80}")
+    return wire.ResultBody(code, fields, solution, form, name)
 
 
 def _check_finite(name: str, value: object) -> None:
@@ -763,6 +771,16 @@ def _check_finite(name: str, value: object) -> None:
     if isinstance(value, list | tuple):
         for item in value:
             _check_finite(name, item)
+
+
+def _check_levels(value: object, levels: int) -> None:
+    """Raise ValueError if a JSON value has more than `levels` levels of objects and lists."""
+    if not isinstance(value, dict | list):
+        return
+    if levels == 0:
+        raise ValueError(f"a result's fields have more than {_LEVELS_MAX} levels")
+    for item in value.values() if isinstance(value, dict) else value:
+        _check_levels(item, levels - 1)
 
 
 def _integers(literals: bytes | None) -> list[int] | None:

@@ -83,7 +83,7 @@ class ApplicationKnown(_Event, frozen=True):
 WorkerEvent = OfWorker | ReadDone | ReadFailed | ReadStalled | ReadGoesOn | ApplicationKnown
 
 
-def missed(key: Key, message: TreeMessage) -> WorkerEvent:
+def missed(key: Key, message: TreeMessage | wire.Deliver) -> WorkerEvent:
     """Return the event that worker `key` has not taken a message."""
     return stimuli.WorkerMissed(key[1], message.source, message.sender, message.data, message.returned)
 
@@ -127,7 +127,7 @@ class JobTask:
     early: deque[TreeMessage] = field(default_factory=deque)
     early_bytes: int = 0
     #: messages for the worker since the order to leave; None: it has not been ordered to leave
-    late: list[TreeMessage] | None = None
+    late: list[wire.Deliver] | None = None
     _application: str | None = None
 
     @property
@@ -217,7 +217,7 @@ class JobTask:
 
 
 class Starter:
-    """The one suspended task of a rank that may first start its application, which does not run yet."""
+    """The one suspended task of a rank that may start its application before it is stopped."""
 
     def __init__(self) -> None:
         self._task: JobTask | None = None

@@ -126,6 +126,33 @@ def test_a_fork_server_looks_for_applications_only_when_asked(monkeypatch: pytes
     assert waits[:3] == [None, None, 0.0]
 
 
+def test_a_fork_server_outlives_a_process_that_it_cannot_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ETOOMANYREFS, os.strerror(errno.ETOOMANYREFS))
+
+    pids: list[int] = []
+    fork = os.fork
+
+    def noted() -> int:
+        pids.append(fork())
+        return pids[-1]
+
+    monkeypatch.setattr(os, "fork", noted)
+    monkeypatch.setattr(socket, "send_fds", refuse)
+    gc.collect()
+    opened = len(os.listdir("/proc/self/fd"))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.send(wire.encode(wire.Fork(2)))
+    ours.shutdown(socket.SHUT_WR)
+    with ours, theirs:
+        Server(theirs, AppRegistry({}), lambda *_: signal.pause()).run()
+        reports = [wire.decode_from_server(ours.recv(1000)) for _ in range(2)]
+    assert reports == [wire.ForkFailed(os.strerror(errno.ETOOMANYREFS))] * 2
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == opened
+    assert [Path(f"/proc/{pid}").exists() for pid in pids] == [False, False]
+
+
 def test_a_waiting_worker_is_not_woken_when_its_rank_reads_what_it_sent() -> None:
     ours, theirs = socket.socketpair()
     if (pid := os.fork()) == 0:

@@ -121,6 +121,8 @@ def test_a_process_that_was_left_with_threads_or_children_is_not_used_again(make
         ("odd name", "ValueError: odd\\udcff.cnf"),
         ("bad result", "must be a Result or None"),
         ("wide result", "fit into 32 bits"),
+        ("nameless code", "TypeError: the name of result code 10 must be a text, not 5"),
+        ("deep result", "ValueError: a result's fields have more than 500 levels"),
         ("no number", "a result's value is nan, which no JSON number can be"),
         ("no end", "a result's value is -inf, which no JSON number can be"),
     ],

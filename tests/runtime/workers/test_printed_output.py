@@ -4,8 +4,10 @@ import errno
 import mmap
 import os
 import re
+import resource
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from waiting import poll_until
 from mallob_py.protocol import stimuli
 from mallob_py.runtime.workers import output
 from mallob_py.runtime.workers.links import WorkerLimits
-from mallob_py.runtime.workers.output import OutputFiles
+from mallob_py.runtime.workers.output import OutputFiles, _Keeper
 from mallob_py.service.telemetry.printed import Printed
 
 
@@ -36,6 +38,31 @@ def text_of(folder: Path, job: int) -> str:
 
 
 # --- output of workers ----------------------------------------------------------------------
+
+
+def test_a_keeper_without_a_free_descriptor_takes_in_a_pipe_later(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    slots = mmap.mmap(-1, 8)
+    slots.write((7).to_bytes(8, sys.byteorder))
+    read_end, write_end = os.pipe()
+    wake, wake_writer = os.pipe()
+    with ours, theirs, slots:
+        keeper = _Keeper(OutputFiles(str(tmp_path)), theirs, slots, wake)
+        socket.send_fds(ours, [bytes(8)], [read_end])
+        os.close(read_end)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            assert keeper.welcome()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.write(write_end, b"printed")  # BrokenPipeError if the pipe is lost
+        assert keeper.welcome()
+        os.write(wake_writer, b"!")
+        keeper.run()
+    assert text_of(tmp_path, 7) == "printed"
+    for descriptor in (write_end, wake, wake_writer):
+        os.close(descriptor)
 
 
 def test_what_each_job_prints_is_in_its_file_when_it_has_ended(rank: Rank, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import _thread
 import ctypes
+import functools
 import math
 import os
 import random
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -104,6 +105,7 @@ class Raise(_NoInput):
     """Raises the exception that the configuration names."""
 
     name = "RAISE"
+    result_strings: ClassVar[Mapping[int, str]] = {10: 5}  # type: ignore[dict-item]
 
     def run(self, context: WorkerContext) -> Result:
         match context.configuration["what"]:
@@ -119,6 +121,10 @@ class Raise(_NoInput):
                 return [1, 2]  # type: ignore[return-value]
             case "wide result":
                 return Result(10, [2**31])
+            case "nameless code":
+                return Result(10)
+            case "deep result":
+                return Result(0, fields={"value": functools.reduce(lambda inner, _: [inner], range(600), [])})
             case "no number":
                 return Result(0, fields={"value": {"mean": [1.5, math.nan]}, "other": None})
             case "no end":
