@@ -233,7 +233,6 @@ class _Run:
         #: guest -> time [s] at which it joined its mates
         self._joined: dict[int, float] = {}
         self._wake_s = math.inf
-        self._lone_wakes = 0
         self._resizes = 0
 
     def _new_view(self, workload: Workload, nodes: int, costs: ResizeCost) -> View:
@@ -268,8 +267,8 @@ class _Run:
 
     def _play_in_batches(self) -> None:
         jobs, view, due, valid = self._jobs, self._view, self._due, self._valid
-        count, arrived = len(jobs), 0
-        while arrived < count or due or self._may_begin_at_wake():
+        count, arrived, lone_wakes = len(jobs), 0, 0
+        while arrived < count or due or self._may_begin_at_wake(lone_wakes := lone_wakes + 1):
             now = jobs[arrived].submit_s if arrived < count else math.inf
             if due and due[0][0] < now:
                 now = due[0][0]
@@ -306,8 +305,8 @@ class _Run:
         jobs, view, due, valid = self._jobs, self._view, self._due, self._valid
         wakes_first = self._order is EventOrder.ELASTISIM
         hears_all = self._policy.wants_all_arrivals or wakes_first
-        count, arrived = len(jobs), 0
-        while arrived < count or due or self._may_begin_at_wake():
+        count, arrived, lone_wakes = len(jobs), 0, 0
+        while arrived < count or due or self._may_begin_at_wake(lone_wakes := lone_wakes + 1):
             arrival_s = jobs[arrived].submit_s if arrived < count else math.inf
             next_s = min(arrival_s, due[0][0]) if due else arrival_s
             if self._wake_s < next_s or (wakes_first and self._wake_s == next_s < math.inf):
@@ -334,10 +333,9 @@ class _Run:
                 self._decide()
         self._refuse_leftovers()
 
-    def _may_begin_at_wake(self) -> bool:
-        """Count a wake without any other event; return whether a waiting job may begin at the wake."""
-        self._lone_wakes += 1
-        return bool(self._queue) and self._wake_s < math.inf and self._lone_wakes <= _LONE_WAKES_MAX
+    def _may_begin_at_wake(self, lone_wakes: int) -> bool:
+        """Tell whether a waiting job may begin at the next wake; no other event is due."""
+        return bool(self._queue) and self._wake_s < math.inf and lone_wakes <= _LONE_WAKES_MAX
 
     def _decide(self) -> None:
         """Ask the policy; ask it again while granted wishes free nodes."""
