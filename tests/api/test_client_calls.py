@@ -85,7 +85,7 @@ def test_jobs_of_others_can_be_interrupted(desk: Desk) -> None:
 def test_an_interrupted_wait_for_an_answer_ends_the_job(
     call: Callable[[Client], object], desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_: object) -> None:
+    def interrupted(_: object, timeout: float | None = None) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(concurrent.futures.Future, "result", interrupted)
