@@ -477,6 +477,14 @@ class ReplyPrinter:
         return self._code
 
     def print(self, identity: str, reply: dict[str, Any]) -> None:
+        """Print a reply. If nobody reads the output, the exit code of a single job is told all the same."""
+        try:
+            self._print(identity, reply)
+        except BrokenPipeError:
+            if not self._is_single:
+                raise
+
+    def _print(self, identity: str, reply: dict[str, Any]) -> None:
         error = reply.get("error")
         if error is not None:
             self._code = 2
@@ -490,11 +498,12 @@ class ReplyPrinter:
             say(f"mallob-py {self._command}: {identity}: {place}{error.get('message')}")
             return
         application = reply.get("application", DEFAULT_APPLICATION)
-        for line in lines_of_reply(application, reply["result"]):
-            print(line)
-        sys.stdout.flush()
+        lines = list(lines_of_reply(application, reply["result"]))
         if self._is_single:
             self._code = exit_code_of(declaration_of(application).exit_codes, reply["result"]["resultcode"])
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
 
 
 def lines_of_reply(application: str, result: Mapping[str, Any]) -> Iterator[str]:

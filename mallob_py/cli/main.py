@@ -140,18 +140,20 @@ def _overview(commands: Mapping[str, tuple[str, object]]) -> str:
 
 
 def outcome_of(command: str, work: Callable[[], int]) -> int:
-    """Do the work and flush its output; return the exit code."""
+    """Do the work and flush its output; return the exit code of the work, even if nobody reads the output."""
+    code = 0
     try:
         try:
-            return work()
+            code = work()
         finally:
             sys.stdout.flush()  # flushed here, because a closed pipe can be handled only here
+        return code
     except KeyboardInterrupt:
         return interrupts.INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has enough; nothing more may be flushed to it.
         _give_up_output()
-        return 0
+        return code
     except OSError as error:
         if (line := _line_of(error)) is None:
             raise

@@ -7,6 +7,7 @@ the first wrong step (exit code 1). The exit code is 2 if a file cannot be read.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from collections import Counter
@@ -190,7 +191,8 @@ def run_check_proof(options: CheckProofOptions) -> int:
     except Unreadable as error:
         raise CommandError(str(error)) from None
     except (Refuted, MalformedStep) as error:
-        print(f"NOT VERIFIED: {options.proof}, {error}")
+        with contextlib.suppress(BrokenPipeError):  # the exit code must not depend on a reader
+            print(f"NOT VERIFIED: {options.proof}, {error}")
         return 1
     print(f"VERIFIED: {options.formula} is unsatisfiable ({checker.steps} steps, {_seconds_since(began_s)})")
     return 0

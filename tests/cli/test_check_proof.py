@@ -4,6 +4,7 @@ import lzma
 from pathlib import Path
 
 import pytest
+from unread_output import code_without_reader
 
 from mallob_py.cli.main import main
 
@@ -46,6 +47,13 @@ def test_a_wrong_proof_is_one_line_with_the_place(
     assert out.startswith("NOT VERIFIED: ")
     assert out.count("\n") == 1
     assert complaint in out
+
+
+@pytest.mark.parametrize("env", [{}, {"PYTHONUNBUFFERED": "1"}])
+def test_a_wrong_proof_is_not_verified_if_nobody_reads_so(env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "f.cnf").write_text(FORMULA)
+    (tmp_path / "proof").write_text("")
+    assert code_without_reader("check-proof", str(tmp_path / "f.cnf"), str(tmp_path / "proof"), env=env) == 1
 
 
 @pytest.mark.parametrize(

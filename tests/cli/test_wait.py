@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from unread_output import code_without_reader
 from waiting import DEADLINE_S
 
 from mallob_py.cli import main as main_module
@@ -74,6 +75,21 @@ def test_answers_may_be_s_and_v_lines(
     assert capsys.readouterr().out == "s UNSATISFIABLE\n"
     assert wait(tmp_path, "u.a", "u.b", "--output-format", "sat") == 0
     assert capsys.readouterr().out == "c u.a\ns SATISFIABLE\nv 1 0\nc u.b\ns UNSATISFIABLE\n"
+
+
+@pytest.mark.parametrize("variables", [1, 100_000])
+@pytest.mark.parametrize("env", [{}, {"PYTHONUNBUFFERED": "1"}])
+def test_the_exit_code_of_a_job_does_not_depend_on_a_reader(
+    tmp_path: Path, directory: JobDirectory, variables: int, env: dict[str, str]
+) -> None:
+    found = {"result": {"resultcode": 10, "solution": list(range(1, variables + 1))}}
+    failed = {"error": {"field": "", "message": "damaged"}, "warnings": list(range(variables))}
+    for name, reply in (("a", found), ("b", failed)):
+        (directory.path / "out" / f"u.{name}.json").write_text(json.dumps(reply))
+    command = ["wait", "--api-dir", str(tmp_path / "api"), "--output-format"]
+    assert code_without_reader(*command, "sat", "u.a", env=env) == 10
+    assert code_without_reader(*command, "sat", "u.b", env=env) == 2
+    assert code_without_reader(*command, "json", "u.b", env=env) == 2
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"{", b"[1]", b"[" * 200_000])
