@@ -44,7 +44,7 @@ from mallob_py.service.telemetry.printed import Printed
 from mallob_py.service.telemetry.status import EndedJob, ServiceStatus, look
 from mallob_py.web import ApiError, views
 from mallob_py.web.looks import SharedLook, SharedStatus
-from mallob_py.web.store import Ended, Record, Signature, Store, Upload, is_submission, now
+from mallob_py.web.store import CHAIN_ENDED, Ended, Record, Signature, Store, Upload, is_submission, now
 from mallob_py.web.timelines import Timeline
 
 _RECENT_MAX = 50
@@ -198,8 +198,7 @@ class Jobs:
                 owner = pending.owners.get(identity, "")  # an older reply may be another user's
             elif (reply := _read_reply(self._reply_path(identity, index))) is not None:
                 owner = str(reply.get("user", ""))
-        if owner != user:
-            raise ApiError(404, f"no job {key} of {user} here")
+        _check_is_of(user, owner, key)
 
     def ended(
         self,
@@ -262,8 +261,11 @@ class Jobs:
             return None
         return views.job_of_status(found, {(client_index, identity): submission}, seen.shares)
 
-    def get(self, key: str, client_index: int | None = None) -> views.Job:
-        """Return a live or ended job. A client is needed only for a key "user.name". Raises ApiError."""
+    def get(self, key: str, client_index: int | None = None, asker: str | None = None) -> views.Job:
+        """Return a live or ended job. A client is needed only for a key "user.name". Raises ApiError.
+
+        `asker`: the user who asks, if not the operator; the job must be this user's.
+        """
         if is_submission(key):
             record = self._settled(self._record(key))
             if record.ended is not None:
@@ -274,9 +276,11 @@ class Jobs:
         user, _, name = identity.partition(".")
         if identity in self._look(index).identities:
             if (live := self._live(identity, index)) is not None:
+                _check_is_of(asker, live.user, key)
                 return live
             return views.Job(user, name, identity, "queued", client=index)
         reply = self._reply(identity, index)
+        _check_is_of(asker, reply.get("user", asker), key)  # a damaged reply has no user
         ended = views.summary_of(reply, client.signature_of(self._reply_path(identity, index)))
         return views.job_of_reply(user, name, index, reply, ended)
 
@@ -284,9 +288,11 @@ class Jobs:
         """Return why a job waits or has its volume, or how it ended; for a `user`, without names of other
         users' jobs. Raises ApiError.
         """
-        job = self.get(key, client_index)
+        job = self.get(key, client_index, user)
         if job.ended is not None:
-            reply = self.reply(key, client_index)
+            if job.ended.outcome == CHAIN_ENDED:
+                return f"{job.key} has ended the chain of its precursor; such a file gets no reply."
+            reply = self.reply(key, client_index, user=user)
             return "\n".join(explain_ended(job.key, reply, max(0.0, now() - job.ended.at)))
         status = self.status()
         if status is not None and user is not None:
@@ -296,15 +302,18 @@ class Jobs:
             return "\n".join(explain_unlisted(job.key, status))
         return "\n".join(explain(status, live))
 
-    def timeline(self, key: str, client_index: int | None = None) -> Timeline:
+    def timeline(self, key: str, client_index: int | None = None, user: str | None = None) -> Timeline:
         """Return the course of a job, as far as this server has seen it. Raises ApiError."""
-        job = self.get(key, client_index)
+        job = self.get(key, client_index, user)
         return self.history.timelines.of(job.number if job.ended is None else job.ended.number)
 
-    def job_file(self, key: str, client_index: int | None = None) -> dict[str, Any]:
-        """Return a job's fields as handed in, without secrets and paths of the host. Raises ApiError."""
-        job = self.get(key, client_index)
-        fields = self._fields_of(job) if job.ended is None else self.reply(key, client_index)
+    def job_file(self, key: str, client_index: int | None = None, user: str | None = None) -> dict[str, Any]:
+        """Return a job's fields as handed in, without secrets and paths of the host; `user`: see `reply`.
+
+        Raises ApiError.
+        """
+        job = self.get(key, client_index, user)
+        fields = self._fields_of(job) if job.ended is None else self.reply(key, client_index, user=user)
         fields = {name: fields[name] for name in FIELD_NAMES if name in fields}
         if isinstance(configuration := fields.get("configuration"), dict):
             fields["configuration"] = {name: configuration[name] for name in configuration if name != SECRET}
@@ -355,6 +364,9 @@ class Jobs:
                 continue
             if (found := self._reply_to(record)) is not None:
                 self._store.end(record, found.ended, found.signature)
+            elif record.ends_chain:
+                ended = Ended(CHAIN_ENDED, resultstring="", at=now())
+                self._store.end(record, ended, None)
             elif record.identity not in pending.identities:  # otherwise the reply is about to appear
                 lost = "this job has no reply; somebody removed the reply, or the job was never handed in"
                 error = {"field": "", "message": lost}
@@ -417,6 +429,7 @@ class Jobs:
             older=client.signature_of(self._reply_path(job.identity, self.client)),
             upload_bytes=upload_bytes,
             is_name_unique=is_name_unique,
+            ends_chain=job.done,
         )
         try:
             upload.keep(record, flush_policy_of(self._client_dir))
@@ -477,8 +490,7 @@ class Jobs:
         of its name; if `user` is given, to a job of this user.
         """
         reply = self._reply_of_job(key, client_index, number)
-        if user is not None and reply.get("user", user) != user:  # a damaged reply has no user
-            raise ApiError(404, f"no job {key} of {user} here")
+        _check_is_of(user, reply.get("user", user), key)  # a damaged reply has no user
         return reply
 
     def _reply_of_job(self, key: str, client_index: int | None, number: int | None) -> dict[str, Any]:
@@ -494,17 +506,25 @@ class Jobs:
         if not is_submission(key):
             return self._reply(job.key, job.client)
         record = self._record(key)
+        if job.ended.outcome == CHAIN_ENDED:
+            raise ApiError(409, "the file has ended a chain of revisions; such a file gets no reply")
         if record.signature is None:  # refused: the reply has another file name
             return {"user": job.user, "name": job.name, "error": job.ended.error}
         if client.signature_of(self._reply_path(record.identity, record.client)) != record.signature:
             raise ApiError(410, _FORGOTTEN)
         return self._reply(record.identity, record.client)
 
-    def output(self, key: str, client_index: int | None = None, tail_bytes: int | None = None) -> bytes:
+    def output(
+        self,
+        key: str,
+        client_index: int | None = None,
+        tail_bytes: int | None = None,
+        user: str | None = None,
+    ) -> bytes:
         """Return the text that a job's workers have printed, as far as it is kept: all of it or the last
         part. Raises ApiError.
         """
-        job = self.get(key, client_index)
+        job = self.get(key, client_index, user)
         number = job.number if job.ended is None else job.ended.number
         try:
             printed = Printed(self._client_dir.parent, number).news()
@@ -600,6 +620,8 @@ class Jobs:
         refusal = _read_reply(out_dir / refusal_name(record.file_name))
         if refusal is not None:
             return _Found(views.summary_of(self._presentable(refusal), None), None, is_its_own=True)
+        if record.ends_chain:
+            return None  # a reply of this name is another job's
         path = self._reply_path(record.identity, record.client)
         signature = client.signature_of(path)
         if signature in (None, record.older):
@@ -663,6 +685,12 @@ def _read_reply(path: Path) -> dict[str, Any] | None:
         is_deep = isinstance(error.__cause__, RecursionError)
         why = "the reply is nested too deeply" if is_deep else "the reply is damaged, perhaps by power loss"
     return {"error": {"field": "", "message": f"{why}; look at the file {path.name}"}}
+
+
+def _check_is_of(asker: str | None, user: object, key: str) -> None:
+    """Raise ApiError if a job of `user` is another user's than the asker's (None: the operator)."""
+    if asker not in (None, user):
+        raise ApiError(404, f"no job {key} of {asker} here")
 
 
 def _checked(key: str) -> str:

@@ -463,11 +463,13 @@ class Interface:
 
     async def timeline(self, request: Request) -> Response:
         asked = await self._admitted(request)
-        return _json(await run_in_threadpool(self.jobs.timeline, *asked))
+        return _json(await run_in_threadpool(self.jobs.timeline, *asked, _user(request)))
 
     async def job_file(self, request: Request) -> Response:
         asked = await self._admitted(request)
-        return await run_in_threadpool(_json, await run_in_threadpool(self.jobs.job_file, *asked))
+        return await run_in_threadpool(
+            _json, await run_in_threadpool(self.jobs.job_file, *asked, _user(request))
+        )
 
     async def application(self, request: Request) -> Response:
         return _json(await run_in_threadpool(form_of, str(request.path_params["name"])))
@@ -477,7 +479,7 @@ class Interface:
 
     async def job(self, request: Request) -> Response:
         key, client = await self._admitted(request)
-        return _json(await self._ended(key, _wait_s(request), client))
+        return _json(await self._ended(key, _wait_s(request), client, _user(request)))
 
     async def reply(self, request: Request) -> Response:
         asked = await self._admitted(request)
@@ -502,7 +504,9 @@ class Interface:
 
     async def output(self, request: Request) -> Response:
         key, client = await self._admitted(request)
-        printed = await run_in_threadpool(self.jobs.output, key, client, _number(request, "tail"))
+        printed = await run_in_threadpool(
+            self.jobs.output, key, client, _number(request, "tail"), _user(request)
+        )
         return Response(printed, media_type=_BYTES)
 
     async def result_file(self, request: Request) -> Response:
@@ -541,15 +545,17 @@ class Interface:
             await run_in_threadpool(self.jobs.check_owner, key, client, user)
         return key, client
 
-    async def _ended(self, key: str, wait_s: float, client: int | None = None) -> Job:
-        """Return the job when it ends, when `wait_s` is over, or when the server ends."""
-        job: Job = await run_in_threadpool(self.jobs.get, key, client)
+    async def _ended(
+        self, key: str, wait_s: float, client: int | None = None, user: str | None = None
+    ) -> Job:
+        """Return the job when it ends, when `wait_s` is over, or when the server ends. `user`: who asks."""
+        job: Job = await run_in_threadpool(self.jobs.get, key, client, user)
         if not wait_s or job.ended is not None:
             return job
         deadline = time.monotonic() + wait_s
         with self.arrivals.expecting(*self.jobs.files_awaited(key, client)) as news:
             while True:
-                job = await run_in_threadpool(self.jobs.get, key, client)
+                job = await run_in_threadpool(self.jobs.get, key, client, user)
                 remaining_s = deadline - time.monotonic()
                 if job.ended is not None or remaining_s <= 0 or self.arrivals.is_over:
                     return job

@@ -42,6 +42,8 @@ from mallob_py.service.store.entries import http_file_name
 from mallob_py.service.store.flush_policy import FlushPolicy
 
 KEEP_MAX = 10_000
+#: the outcome of a submission that has ended a chain of revisions, and has no reply
+CHAIN_ENDED = "chain-ended"
 #: a file's inode and time of change
 Signature = tuple[int, int]
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -77,7 +79,8 @@ class Record(msgspec.Struct, frozen=True):
     """One submission. `older` is an earlier reply file of the same name, `signature` this submission's
     reply file.
 
-    `is_name_unique`: no other job can have this name, since the web server invented it.
+    `is_name_unique`: no other job can have this name, since the web server invented it. `ends_chain`: the job
+    file only ends a chain of revisions, and gets a reply only if it is refused.
     """
 
     id: str
@@ -91,6 +94,7 @@ class Record(msgspec.Struct, frozen=True):
     ended: Ended | None = None
     signature: Signature | None = None
     is_name_unique: bool = False
+    ends_chain: bool = False
 
     @property
     def identity(self) -> str:

@@ -1,6 +1,7 @@
 """A user's token reaches no job of another user whose name has a dot: USER.NAME can be read in two ways."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,23 @@ def test_a_waiting_job_is_its_users(tmp_path: Path, jobs: Jobs) -> None:
         jobs.reply(KEY, 0, 3, "anna")
     assert refused.value.status == 404
     assert jobs.reply(KEY, 0, 3)["user"] == "anna.smith"  # for the operator
+
+
+def test_nothing_is_told_of_another_users_reply(tmp_path: Path, jobs: Jobs) -> None:
+    publish(tmp_path, SMITHS)
+    ways: list[Callable[[str | None], object]] = [
+        lambda user: jobs.get(KEY, 0, user),
+        lambda user: jobs.explain(KEY, 0, user),
+        lambda user: jobs.job_file(KEY, 0, user),
+        lambda user: jobs.timeline(KEY, 0, user),
+        lambda user: jobs.output(KEY, 0, None, user),
+    ]
+    for told_to in ways:
+        told_to(None)  # the operator
+        told_to("anna.smith")
+        with pytest.raises(ApiError) as refused:
+            told_to("anna")
+        assert refused.value.status == 404
 
 
 def test_a_key_of_two_waiting_jobs_is_no_users(tmp_path: Path, jobs: Jobs) -> None:
