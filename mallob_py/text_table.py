@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.box import Box
 from rich.cells import cell_len
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Column, Table
 from rich.text import Span, Text
 
@@ -15,6 +15,16 @@ Cell = str | int | float | bool | None
 #: box with blanks between columns, and under the header a rule as wide as each column
 RULED = Box("    \n    \n -  \n    \n    \n    \n    \n    \n", ascii=True)
 _GAP = "  "
+
+
+class Output(Console):
+    """Standard output for tables; writing to a pipe without a reader raises BrokenPipeError."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False, emoji=False, soft_wrap=True)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would end the process with exit code 1
 
 
 def format_cell(value: Cell) -> str:

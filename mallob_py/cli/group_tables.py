@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import GroupsOptions, ResultsOptions
@@ -37,7 +36,7 @@ from mallob_py.service.telemetry.groups import (
     time_of,
 )
 from mallob_py.service.telemetry.status import EndedJob
-from mallob_py.text_table import as_text, format_cell
+from mallob_py.text_table import Output, as_text, format_cell
 
 _BAR_CELLS = 10
 _PLOT_SUFFIXES = (".png", ".svg", ".pdf")
@@ -102,7 +101,7 @@ def run_groups(options: GroupsOptions) -> int:
 
 
 def _print_table(columns: Sequence[Column[Any]], rows: Sequence[Any]) -> None:
-    console = Console(highlight=False, emoji=False, soft_wrap=True)
+    console = Output()
     table = make_table(columns, rows, console.width if console.is_terminal else None)
     console.print(as_text(table))
 

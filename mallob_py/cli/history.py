@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import msgspec
-from rich.console import Console
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import HistoryOptions
@@ -21,7 +20,7 @@ from mallob_py.cli.values import age_text, printable
 from mallob_py.protocol.effects import Outcome
 from mallob_py.service.telemetry.history import RecentHistory, read_history
 from mallob_py.service.telemetry.status import EndedJob
-from mallob_py.text_table import as_text, format_table
+from mallob_py.text_table import Output, as_text, format_table
 
 #: time between two checks for newly ended jobs
 _PERIOD_S = 0.5
@@ -59,7 +58,7 @@ def run_history(options: HistoryOptions) -> int:
         is_part = options.user is not None or options.group is not None
         print("no such job is recorded here" if is_part else "no ended job is recorded here")
     else:
-        console = Console(highlight=False, emoji=False, soft_wrap=True)
+        console = Output()
         table = make_table(ENDED_COLUMNS, shown[::-1], console.width if console.is_terminal else None)
         console.print(as_text(table))
         if len(shown) < len(jobs):

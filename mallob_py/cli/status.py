@@ -48,7 +48,7 @@ from mallob_py.service.telemetry.status import (
     StatusWatch,
     read_seen_status,
 )
-from mallob_py.text_table import as_text, empty_table, format_cell
+from mallob_py.text_table import Output, as_text, empty_table, format_cell
 
 Row = TypeVar("Row")
 
@@ -289,7 +289,7 @@ def run_status(options: StatusOptions) -> int:
     if options.json:
         print(msgspec.json.encode(status).decode())
         return 0
-    console = Console(highlight=False, emoji=False, soft_wrap=True)
+    console = Output()
     width = console.width if console.is_terminal else None
     for line in summary(status):
         console.print(line)

@@ -259,9 +259,10 @@ class Store:
                 with own_folder.opened(self._folder / name) as folder:
                     content = own_folder.read_file(_RECORD, folder, _RECORD_BYTES_MAX)
                 records.append(msgspec.json.decode(content, type=Record))
-            except (OSError, msgspec.MsgspecError):
+            except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
                 continue
-        for record in sorted(records, key=lambda record: record.submitted):
+        records.sort(key=lambda record: record.submitted if record.ended is None else record.ended.at)
+        for record in records:
             self._note(record)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from unread_output import code_without_reader
 
 from mallob_py.cli import main as main_module
 from mallob_py.service.store.lock import DirectoryLock
@@ -49,6 +50,18 @@ def test_live_jobs_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().out
     assert "3 of 4 busy" in printed
     assert "alice" in printed
+
+
+def test_a_service_runs_even_if_nobody_reads_that(tmp_path: Path) -> None:
+    write_status(tmp_path, status_of(JOB))
+    assert code_without_reader("status", "--api-dir", str(tmp_path), env={}) == 0
+
+
+def test_a_status_that_is_damaged_is_none(tmp_path: Path) -> None:
+    write_status(tmp_path, status_of(JOB))
+    path = tmp_path / STATUS_FILE_NAME
+    path.write_bytes(path.read_bytes().replace(b"alice", b"\xff"))
+    assert read_status(tmp_path) is None
 
 
 def test_an_idle_service_has_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,3 +108,24 @@ def test_a_token_that_another_user_has_laid_out_admits_nobody() -> None:
         as_nobody(lay_out)
         with pytest.raises(ServiceError, match="belongs to another user"):
             load_token(folder / "token")
+
+
+def test_after_a_restart_jobs_are_in_the_order_of_their_ends_and_damaged_records_are_left_out(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    records = []
+    for number in range(3):
+        upload = store.begin()
+        upload.path.write_text("p cnf 0 0\n")
+        records.append(Record(upload.id, "u", f"n{number}", "SAT", 0, float(number), None))
+        upload.keep(records[-1], Buffered())
+        store.add(records[-1])
+    damaged = store.path / "submissions" / records[1].id / "record.json"
+    damaged.write_bytes(damaged.read_bytes().replace(b"n1", b"\xff"))
+    store.end(records[2], Ended("result", at=10.0), None)
+    store.end(records[0], Ended("result", at=20.0), None)
+    store.close()
+    again = Store(tmp_path)
+    assert [record.name for record in again.recent(9)] == ["n0", "n2"]
+    again.close()

@@ -514,5 +514,5 @@ def _path(api_dir: str | os.PathLike[str], client: int) -> Path:
 def _read(path: Path) -> ServiceStatus | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=ServiceStatus)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
