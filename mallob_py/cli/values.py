@@ -30,6 +30,8 @@ SILENCE_MIN_S = 3.0
 SLICE_MIN_S = 0.02
 #: smallest limit on the size of logs: with less, nothing useful is kept
 LOG_SIZE_MIN_BYTES = 1 << 20
+#: greatest number of digits of a job's id
+_ID_DIGITS_MAX = 18
 _BYTES_PER_UNIT = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -259,8 +261,8 @@ def identity(text: str) -> str:
 
 
 def identity_or_id(text: str) -> str:
-    """Parse a job as USER.NAME, NAME or number."""
-    if text.isascii() and text.isdecimal():
+    """Parse a job as USER.NAME, NAME or number; more than `_ID_DIGITS_MAX` digits are a name."""
+    if text.isascii() and text.isdecimal() and len(text) <= _ID_DIGITS_MAX:
         return text
     try:
         return identity(text)
@@ -288,7 +290,7 @@ def assignment(text: str) -> tuple[tuple[str, Any]]:
         raise ValueError(f"{text!r} is not of the form KEY=VALUE")
     try:
         return ((key, json.loads(value)),)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ((key, value),)
 
 
@@ -322,8 +324,8 @@ def json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object such as {"seed": 1}."""
     try:
         found = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} is not JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{text[:60]!r} is not JSON ({error})") from None
     if not isinstance(found, dict):
         raise ValueError(f'{text!r} is not a JSON object such as {{"seed": 1}}')
     return found

@@ -51,6 +51,19 @@ def test_a_simulated_system_has_from_one_to_a_million_pes(text: str) -> None:
         values.simulated_pes(text)
 
 
+def test_json_that_is_nested_too_deeply_is_a_text_or_refused() -> None:
+    deep = "[" * 100_000
+    assert values.assignment(f"x={deep}") == (("x", deep),)
+    with pytest.raises(ValueError, match="is not JSON") as refused:
+        values.json_object(deep)
+    assert len(str(refused.value)) < 200
+
+
+def test_a_number_with_too_many_digits_for_an_id_is_a_name() -> None:
+    assert values.identity_or_id("7" * 18) == "7" * 18
+    assert values.identity_or_id("7" * 5000).endswith("." + "7" * 5000)
+
+
 @given(st.text())
 def test_no_text_makes_a_parser_fail_otherwise(text: str) -> None:
     parsers = [values.duration_limit_s, values.size_limit_bytes, values.count, values.positive_count]
