@@ -18,7 +18,7 @@ from mallob_py.cli.option_sources import suggestion
 from mallob_py.cli.status import ENDED_COLUMNS, make_table
 from mallob_py.cli.values import age_text, printable
 from mallob_py.protocol.effects import Outcome
-from mallob_py.service.telemetry.history import RecentHistory, read_history
+from mallob_py.service.telemetry.history import NewlyEnded, read_history
 from mallob_py.service.telemetry.status import EndedJob
 from mallob_py.text_table import Output, as_text, format_table
 
@@ -44,7 +44,7 @@ def run_history(options: HistoryOptions) -> int:
     if not api_dir.is_dir():
         raise CommandError(f"{api_dir} is no folder of a service; name it with --api-dir")
     if options.follow:
-        _follow(RecentHistory(api_dir), options)
+        _follow(NewlyEnded(api_dir), options)
     ended = list(read_history(api_dir))
     _check_state(options.state, ended)
     jobs = [job for job in ended if _is_wanted(job, options)]
@@ -75,20 +75,13 @@ def _check_state(state: str | None, ended: Sequence[EndedJob]) -> None:
     raise CommandError(f"--state {state}: no job ends so{suggestion(state, _WAYS)}; there are {known}")
 
 
-def _follow(history: RecentHistory, options: HistoryOptions) -> NoReturn:
+def _follow(ended: NewlyEnded, options: HistoryOptions) -> NoReturn:
     """Print each wanted job that ends from now on."""
-    seen = set(map(_key, history.jobs()))
     while True:
         time.sleep(_PERIOD_S)
-        jobs = history.jobs()
-        for job in jobs:
-            if _key(job) not in seen and _is_wanted(job, options):
+        for job in ended.news():
+            if _is_wanted(job, options):
                 print(msgspec.json.encode(job).decode() if options.json else _line(job), flush=True)
-        seen = set(map(_key, jobs))
-
-
-def _key(job: EndedJob) -> tuple[int, int, float]:
-    return job.client, job.id, job.ended
 
 
 def _line(job: EndedJob) -> str:

@@ -19,13 +19,13 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
 from mallob_py.runtime.notices import tell, with_time_stamps
 from mallob_py.runtime.processes import import_places, python
-from mallob_py.service.telemetry.history import RecentHistory
+from mallob_py.service.telemetry.history import NewlyEnded
 from mallob_py.service.telemetry.status import EndedJob
 
 _PERIOD_S = 0.2
@@ -35,10 +35,6 @@ _AT_ONCE = 4
 LIMIT_S = 300.0
 #: greatest number of jobs that wait for their command; of more jobs, the oldest are dropped
 _WAITING_MAX = 10_000
-
-
-#: client, internal id and time of the end of a job
-_Key: TypeAlias = tuple[int, int, float]
 
 
 class _Running(NamedTuple):
@@ -51,17 +47,10 @@ class OnEnd:
     """Runs `command` for each job of the folder that ends from now on."""
 
     def __init__(self, api_dir: Path, command: str) -> None:
-        self._history = RecentHistory(api_dir)
+        self._ended = NewlyEnded(api_dir)
         self._command = command
-        #: jobs in the history, as read last; None: never read
-        self._jobs: list[EndedJob] | None = None
-        #: keys of the jobs read last, and of the jobs read before: a file may have been missed while it was
-        #: renamed
-        self._seen: set[_Key] = set()
-        self._seen_before: set[_Key] = set()
         self._waiting: deque[EndedJob] = deque()
         self._running: list[_Running] = []
-        self._new_jobs()
 
     @property
     def is_idle(self) -> bool:
@@ -69,7 +58,7 @@ class OnEnd:
 
     def look(self) -> None:
         """Read newly ended jobs, start commands, and reap ended commands."""
-        self._waiting += self._new_jobs()
+        self._waiting += self._ended.news()
         while len(self._waiting) > _WAITING_MAX:
             given_up = self._waiting.popleft()
             tell(f"--on-end: jobs end faster than the command runs; not run for {_name(given_up)}")
@@ -77,19 +66,6 @@ class OnEnd:
             self._look_after(one)
         while self._waiting and len(self._running) < _AT_ONCE:
             self._start(self._waiting.popleft())
-
-    def _new_jobs(self) -> list[EndedJob]:
-        """Return the jobs that have come into the history since the last call; none at the first call."""
-        try:
-            jobs = self._history.jobs()
-        except OSError:
-            return []  # a client's folder is being made or removed
-        if jobs is self._jobs:
-            return []
-        is_first, self._jobs = self._jobs is None, jobs
-        seen = self._seen | self._seen_before
-        self._seen_before, self._seen = self._seen, set(map(_key, jobs))
-        return [] if is_first else [job for job in jobs if _key(job) not in seen]
 
     def _start(self, job: EndedJob) -> None:
         told = {"MALLOB_PY_JOB": _name(job), "MALLOB_PY_OUTCOME": job.outcome}
@@ -120,10 +96,6 @@ class OnEnd:
             one.process.wait()
             self._running.remove(one)
             tell(f"--on-end: the command was killed after {LIMIT_S:g} s for {name}")
-
-
-def _key(job: EndedJob) -> _Key:
-    return job.client, job.id, job.ended
 
 
 def _name(job: EndedJob) -> str:

@@ -15,6 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -30,6 +31,8 @@ _NAME, _OLDER_NAME = "history.jsonl", "history.1.jsonl"
 HISTORY_FILES = (_OLDER_NAME, _NAME)
 #: time after now from which on a job cannot have ended
 _AHEAD_MAX_S = 86400.0
+#: client, internal id and time of the end of a job
+_Key: TypeAlias = tuple[int, int, float]
 #: bytes copied at once
 _COPIED_BYTES = 1 << 20
 
@@ -95,6 +98,33 @@ class RecentHistory:
             self._jobs = sorted((job for lines in tails for job in lines), key=lambda job: job.ended)
             self._signature = signature
         return self._jobs
+
+
+class NewlyEnded:
+    """The jobs that end after this object was made, each told once."""
+
+    def __init__(self, api_dir: Path) -> None:
+        self._history = RecentHistory(api_dir)
+        #: jobs in the history, as read last; None: never read
+        self._jobs: list[EndedJob] | None = None
+        #: keys of the jobs read last, and of the jobs read before: a file may have been missed while it was
+        #: renamed
+        self._seen: set[_Key] = set()
+        self._seen_before: set[_Key] = set()
+        self.news()
+
+    def news(self) -> list[EndedJob]:
+        """Return the jobs that have come into the history since the last call."""
+        try:
+            jobs = self._history.jobs()
+        except OSError:
+            return []  # a client's folder is being made or removed
+        if jobs is self._jobs:
+            return []
+        is_first, self._jobs = self._jobs is None, jobs
+        seen = self._seen | self._seen_before
+        self._seen_before, self._seen = self._seen, {(job.client, job.id, job.ended) for job in jobs}
+        return [] if is_first else [job for job in jobs if (job.client, job.id, job.ended) not in seen]
 
 
 def _jobs_in(client_dir: Path) -> Iterator[EndedJob]:

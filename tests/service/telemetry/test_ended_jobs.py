@@ -5,7 +5,10 @@ import os
 import select
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -127,6 +130,32 @@ def test_the_history_refuses_a_state_in_which_no_job_ends(
 ) -> None:
     assert main_module.main(["history", "--api-dir", str(tmp_path), "--state", state]) == code
     assert ("no job ends so (did you mean 'cpu-limit'?)" in capsys.readouterr().err) == (code == 2)
+
+
+def test_who_follows_hears_of_no_job_again_after_troubles(
+    client_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An unreadable history, and a file that is missing while it is renamed, do no harm."""
+    write(client_dir, ended(1))
+    trouble = monkeypatch.context()
+
+    def steps() -> Iterator[None]:
+        write(client_dir, ended(2))
+        yield
+        with trouble as troubled:
+            troubled.setattr(Path, "glob", Mock(side_effect=PermissionError(13, "denied")))
+            yield
+        (client_dir / "history.jsonl").rename(client_dir / "hidden")
+        yield
+        (client_dir / "hidden").rename(client_dir / "history.1.jsonl")
+        write(client_dir, ended(3))
+        yield
+        raise KeyboardInterrupt
+
+    step = steps()
+    monkeypatch.setattr(time, "sleep", lambda _: next(step))
+    assert main_module.main(["history", "--api-dir", str(client_dir.parent), "--follow", "--json"]) == 130
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == [2, 3]
 
 
 def test_who_follows_hears_of_each_job_once(client_dir: Path) -> None:
