@@ -374,8 +374,10 @@ def _see(host: str) -> HostSeen:
                 env=for_any_step(os.environ) if SLURM_JOB in os.environ else None,
                 start_new_session=True,  # the shell must be killed with its children
             )
-        except OSError:
+        except FileNotFoundError:
             return seen._replace(error=f"there is no {shell[0]} here")
+        except OSError as error:
+            return seen._replace(error=f"{shell[0]} cannot be started: {error.strerror}")
         giving_up = threading.Timer(2 * _HOST_PATIENCE_S, os.killpg, (asked.pid, signal.SIGKILL))
         giving_up.start()
         with asked:

@@ -183,17 +183,20 @@ def _write(path: Path, text: str, hint: str) -> None:
 
 
 def _verified(path: Path, options: ServiceInstallOptions) -> list[str]:
-    """Return the faults that `systemd-analyze` finds in the unit; none if the program is not installed."""
+    """Return the faults that `systemd-analyze` finds in the unit; none if the program cannot answer."""
     if (program := shutil.which("systemd-analyze")) is None:
         return []
     scope = ["--user"] if options.for_user else []
-    done = subprocess.run(
-        [program, *scope, "verify", str(path)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        errors="replace",
-        timeout=60,
-    )
+    try:
+        done = subprocess.run(
+            [program, *scope, "verify", str(path)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            errors="replace",
+            timeout=60,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
     return [line for line in done.stderr.splitlines() if path.name in line] if done.returncode else []

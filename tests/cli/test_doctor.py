@@ -4,8 +4,10 @@ import dataclasses
 import errno
 import math
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from other_user import NOBODY, as_nobody, folder_for_all, needs_root
@@ -99,6 +101,13 @@ def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert machine.folder is not None
     assert (machine.folder.path, machine.folder.error) == (str(tmp_path), "")
     assert [host.error for host in machine.hosts] == ["there is no ssh here"]
+
+
+def test_a_shell_that_cannot_be_started_is_no_missing_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=full))
+    seen = doctor._see("n1")
+    assert seen.error == f"{seen.shell} cannot be started: Resource temporarily unavailable"
 
 
 def test_a_machine_with_a_fault_ends_the_command_with_1(

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from other_user import folder_for_all, needs_root
@@ -53,6 +54,15 @@ def test_a_unit_of_a_user_needs_no_privileges() -> None:
     assert "User=" not in text
     assert " web --api-dir " in text
     assert "WantedBy=default.target" in text
+
+
+@pytest.mark.parametrize("why", [subprocess.TimeoutExpired("verify", 60), BlockingIOError(11, "no process")])
+def test_a_check_that_cannot_be_made_finds_no_fault(
+    why: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(subprocess, "run", Mock(side_effect=why))
+    assert units._verified(tmp_path / "a.service", parsed("--user")) == []
 
 
 @needs_root
