@@ -103,10 +103,12 @@ def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [host.error for host in machine.hosts] == ["there is no ssh here"]
 
 
-def test_a_shell_that_cannot_be_started_is_no_missing_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shell_that_cannot_be_started_is_no_missing_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     full = BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=full))
-    seen = doctor._see("n1")
+    (seen,) = look(str(tmp_path), ["n1"]).hosts
     assert seen.error == f"{seen.shell} cannot be started: Resource temporarily unavailable"
 
 

@@ -58,11 +58,15 @@ def test_a_unit_of_a_user_needs_no_privileges() -> None:
 
 @pytest.mark.parametrize("why", [subprocess.TimeoutExpired("verify", 60), BlockingIOError(11, "no process")])
 def test_a_check_that_cannot_be_made_finds_no_fault(
-    why: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    why: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(subprocess, "run", Mock(side_effect=why))
-    assert units._verified(tmp_path / "a.service", parsed("--user")) == []
+    assert main(["service", "install", "--user"]) == 0
+    told = capsys.readouterr()
+    assert "systemctl --user enable --now mallob-py\n" in told.out
+    assert told.err == ""
 
 
 @needs_root

@@ -1,6 +1,7 @@
 """A file over HTTP that ends a chain of revisions gets no reply, and is not lost for that."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,20 @@ END: dict[str, Any] = {"user": "u", "name": "end", "incremental": True, "precurs
 
 
 @pytest.fixture
-def jobs(tmp_path: Path) -> Jobs:
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, store: Store) -> Jobs:
     JobDirectory(tmp_path, tmp_dir=tmp_path).close()
-    return Jobs(tmp_path, 0, Store(tmp_path), None)
+    return Jobs(tmp_path, 0, store, None)
 
 
-def handed_in(jobs: Jobs, fields: dict[str, Any]) -> Record:
-    upload = jobs._store.begin()
+def handed_in(jobs: Jobs, store: Store, fields: dict[str, Any]) -> Record:
+    upload = store.begin()
     try:
         return jobs.submit(fields, upload, 0, is_name_unique=False)
     finally:
@@ -35,8 +43,8 @@ def take_in(folder: Path) -> None:
     path.unlink()
 
 
-def test_the_end_of_a_chain_has_ended_without_a_reply(tmp_path: Path, jobs: Jobs) -> None:
-    end = handed_in(jobs, END)
+def test_the_end_of_a_chain_has_ended_without_a_reply(tmp_path: Path, jobs: Jobs, store: Store) -> None:
+    end = handed_in(jobs, store, END)
     jobs.sweep()
     assert jobs.get(end.id).ended is None
     take_in(tmp_path)
@@ -50,8 +58,8 @@ def test_the_end_of_a_chain_has_ended_without_a_reply(tmp_path: Path, jobs: Jobs
     assert refused.value.status == 409
 
 
-def test_a_refused_end_is_refused(tmp_path: Path, jobs: Jobs) -> None:
-    end = handed_in(jobs, END)
+def test_a_refused_end_is_refused(tmp_path: Path, jobs: Jobs, store: Store) -> None:
+    end = handed_in(jobs, store, END)
     take_in(tmp_path)
     refusal = {"error": {"field": "precursor", "message": "unknown"}, "result": {"outcome": "refused"}}
     (tmp_path / "jobs.0/out" / refusal_name(end.file_name)).write_text(json.dumps(refusal))
@@ -62,8 +70,10 @@ def test_a_refused_end_is_refused(tmp_path: Path, jobs: Jobs) -> None:
     assert jobs.reply(end.id)["error"]["message"] == "unknown"
 
 
-def test_the_end_of_a_chain_gets_no_reply_of_a_revision_of_its_name(tmp_path: Path, jobs: Jobs) -> None:
-    end = handed_in(jobs, END | {"name": "plan"})
+def test_the_end_of_a_chain_gets_no_reply_of_a_revision_of_its_name(
+    tmp_path: Path, jobs: Jobs, store: Store
+) -> None:
+    end = handed_in(jobs, store, END | {"name": "plan"})
     take_in(tmp_path)
     reply = END | {"name": "plan", "result": {"resultcode": 10, "outcome": "result"}}
     (tmp_path / "jobs.0/out/u.plan.json").write_text(json.dumps(reply))
@@ -73,8 +83,8 @@ def test_the_end_of_a_chain_gets_no_reply_of_a_revision_of_its_name(tmp_path: Pa
     assert ended.outcome == "chain-ended"
 
 
-def test_a_job_without_a_reply_is_lost(tmp_path: Path, jobs: Jobs) -> None:
-    job = handed_in(jobs, {"user": "u", "name": "n", "literals": [1, 0]})
+def test_a_job_without_a_reply_is_lost(tmp_path: Path, jobs: Jobs, store: Store) -> None:
+    job = handed_in(jobs, store, {"user": "u", "name": "n", "literals": [1, 0]})
     take_in(tmp_path)
     jobs.sweep()
     ended = jobs.get(job.id).ended
