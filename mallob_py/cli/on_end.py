@@ -37,7 +37,7 @@ LIMIT_S = 300.0
 _WAITING_MAX = 10_000
 
 
-#: client, internal id and time of the end of a job
+#: a job's client, its internal id, and the time of its end
 _Key: TypeAlias = tuple[int, int, float]
 
 
