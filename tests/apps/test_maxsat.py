@@ -1,4 +1,4 @@
-"""MaxSAT: each search alone, and workers together, find the least cost that a trial of all assignments finds."""
+"""MaxSAT: each search alone, and workers together, find the least cost of all assignments."""
 
 from __future__ import annotations
 
