@@ -297,7 +297,7 @@ class ProofRequest:
         return None if file is None else cls(file, ProofFormat(name))
 
     def portfolio(self, portfolio: Portfolio) -> Portfolio:
-        """Return a portfolio of solvers that can write the proof, each on its own. Raises InputError."""
+        """Return a portfolio of solvers, each of which can write the whole proof. Raises InputError."""
         able = portfolio.restricted_to(PROVERS[self.format], "write such a proof")
         return replace(able, shares=False, renames=False)
 

@@ -38,7 +38,7 @@ class Session(Protocol):
         ...
 
     def reason_unknown(self) -> str:
-        """Return what the engine prints as its reason for the last `unknown`; empty: nothing."""
+        """Return the reason that the engine prints for its last `unknown`, or "" if it prints none."""
         ...
 
 

@@ -168,7 +168,7 @@ class _Watch(Wrapper):
 
 
 def _earliest(view: View, head: Job) -> float | None:
-    """Return when enough nodes are free for the queue's head, by the running jobs' estimates; None: never."""
+    """Return the time at which the head has enough nodes, by the running jobs' estimates; None: never."""
     free = view.free
     if free >= head.low:
         return view.now_s

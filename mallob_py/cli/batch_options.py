@@ -126,8 +126,8 @@ class TraceOptions(Config):
         ("batch", "pyss", "elastisim"),
         "batch",
         INPUT,
-        "order events of the same second as this simulator does (default: batch: all ends and submissions "
-        "of the second, then one decision)",
+        "the simulator whose order of events within a second is used (default: batch, all ends and "
+        "submissions of the second, then one decision)",
     )
     malleable: float = option(
         "--malleable SHARE",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _REDRAW_S = 0.5
 _BAR_WIDTH = 30
-#: experiments that simulate whole systems; others have sizes of their own
+#: experiments that simulate a whole system, as --setting describes it; the other experiments choose sizes
 _PLAYED = ("uniform", "priorities", "realistic")
 #: experiments that are repeated with growing sizes; the largest sizes take most of the time
 _GROWING = ("matching", "balancing", "sizes")

@@ -104,7 +104,7 @@ def size_limit_bytes(text: str) -> int | None:
 
 
 def size_bytes(text: str) -> int:
-    """Parse a size above 0 to bytes."""
+    """Parse a size, which must be positive; return it in bytes."""
     size = size_limit_bytes(text)
     if size is None:
         raise ValueError(f"{text!r} is not a size above 0")

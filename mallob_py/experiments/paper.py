@@ -47,5 +47,5 @@ LATENCIES_MS = {
 #: the latencies of P Fig. 6 without reuse of workers
 LATENCIES_WITHOUT_REUSE_MS = (2.20, 7.31)
 
-#: P 5.3: mean time between arrivals of one client in s -> busy share of the median PE
+#: P 5.3: mean time [s] between arrivals of one client's jobs -> busy share of the median PE
 BUSY_MEDIAN = {2.5: 0.9985, 5.0: 0.9977, 10.0: 0.9908}

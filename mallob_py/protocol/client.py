@@ -270,10 +270,7 @@ class ClientJob:
         return min((limit_s for limit_s, _ in self._limits(threads)), default=math.inf)
 
     def _limits(self, threads: int) -> Iterator[tuple[float, effects.Outcome]]:
-        """Yield (time, outcome) for each limit.
-
-        The time is when the limit will be reached at the present volume, counted from the last `count`.
-        """
+        """Yield (time, outcome) for each limit: when it is reached if the job's volume stays as it is."""
         if self.started_s is None:
             return
         if self.parameters.wallclock_limit_s:

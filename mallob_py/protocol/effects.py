@@ -67,8 +67,8 @@ class JobUnheard(Effect, frozen=True):
 class StartWorker(Effect, frozen=True):
     """Start a worker's process; then report `WorkerStarted`.
 
-    `is_given`: the process comes from another PE of the host (`GiveWorker`). A new process is started at
-    `StartAnew`, or if none comes soon.
+    `is_given`: the process comes from another PE of the host (`GiveWorker`). If it does not come soon, or at
+    `StartAnew`, a new process is started.
     """
 
     worker: int

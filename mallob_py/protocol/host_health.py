@@ -23,7 +23,7 @@ class Fault(Enum):
     HOST = "host"
     #: the process died before it ran, by the fault of the host or the job
     UNCLEAR = "unclear"
-    #: a part that the process needs is gone, usually because its job has just ended
+    #: another process that the failed process needs is gone, usually because their job has just ended
     NOBODY = "nobody"
 
 

@@ -682,8 +682,8 @@ class LocalWorkers:
     def answered(self, it: WorkerAnswered, now: float) -> None:
         """Pass on a result, even of a suspended worker. After that, the PE is free.
 
-        If no other PE has heard of the job, its client may give this PE its next job. Other PEs do not hear
-        meanwhile that this PE is idle.
+        If no other PE has heard of the job, the job's client may give its next job to this PE. Other PEs hear
+        only after the client's decision that this PE is idle.
         """
         worker = self._staff.by_any_number(it.worker)
         if worker is None:

@@ -26,7 +26,7 @@ SUFFIX = ".desk.jsonl"
 
 
 class DeskHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The initial state of a client's machine. `version`: the version of the program that logs."""
+    """The initial state of a client's `DeskMachine`. `version`: the version of the program that wrote it."""
 
     client: int
     desk: DeskSetting

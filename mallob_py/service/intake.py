@@ -417,7 +417,7 @@ class Intake:
         return live.id in self._again
 
     def _knows_again(self, live: LiveJob, request: JobFile | Interruption | JobFileError, now: float) -> bool:
-        """Keep a file that was read again; if it describes another job now, this job ends."""
+        """Keep a file that was read again; if it describes another job now, end `live`."""
         try:
             if isinstance(request, JobFileError):
                 raise request

@@ -1,7 +1,7 @@
-"""Folders of jobs: one for each rank that has ever been.
+"""Folders of jobs: one for each rank, also for lost ranks.
 
 A folder has one holder at a time, at first its own rank. When the holder is gone, its heir takes over the
-folder and submits all jobs without a reply.
+folder and submits the jobs that have had no reply.
 """
 
 from __future__ import annotations

@@ -217,7 +217,9 @@ class Jobs:
         `ENDED_ORDERS`.
         """
         with self._mutex:
-            told = self._ends.jobs()
+            told = self._told
+            with contextlib.suppress(OSError):  # the last known jobs are shown until the history can be read
+                told = self._ends.jobs()
             if told is not self._told:  # thousands of jobs, few of them new since the last request
                 self._told = told
                 self._told_jobs = [views.job_told_of(job, self._without_paths(job.error)) for job in told]
@@ -679,11 +681,14 @@ def _searched(job: views.Job) -> str:
 
 def _read_reply(path: Path) -> dict[str, Any] | None:
     """Return the reply in a file; None: no such file. An unreadable reply is returned as an error."""
+    why = "the reply is damaged, perhaps by power loss"
     try:
-        return client.read_reply(path)
+        reply = client.read_reply(path)
+        if reply is None or _is_sound(reply):
+            return reply
     except ServiceError as error:
-        is_deep = isinstance(error.__cause__, RecursionError)
-        why = "the reply is nested too deeply" if is_deep else "the reply is damaged, perhaps by power loss"
+        if isinstance(error.__cause__, RecursionError):
+            why = "the reply is nested too deeply"
     return {"error": {"field": "", "message": f"{why}; look at the file {path.name}"}}
 
 
@@ -691,6 +696,11 @@ def _check_is_of(asker: str | None, user: object, key: str) -> None:
     """Raise ApiError if a job of `user` is another user's than the asker's (None: the operator)."""
     if asker not in (None, user):
         raise ApiError(404, f"no job {key} of {asker} here")
+
+
+def _is_sound(reply: Mapping[str, Any]) -> bool:
+    parts = reply.get("result", {}), reply.get("stats", {}), reply.get("error") or {}
+    return all(isinstance(part, dict) for part in parts)
 
 
 def _checked(key: str) -> str:

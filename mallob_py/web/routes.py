@@ -391,8 +391,8 @@ _OPERATIONS = (
     DOCS,
 )
 
-#: operations whose answers can have megabytes
-_LARGE = (REPLY, MODEL, OUTPUT, EXPLAIN, JOB_FILE)
+#: operations that answer with megabytes, or read replies of megabytes
+_LARGE = (REPLY, MODEL, OUTPUT, EXPLAIN, JOB_FILE, TIMELINE, RESULT_FILE)
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -670,7 +670,7 @@ def _guarded(operation: Operation, handler: Handler, interface: Interface) -> Ha
 
     async def counted(request: Request) -> Response:
         """Return the answer, which counts as one of the user's requests until it has been read."""
-        whose = _whose(request)
+        whose = f"anyone at {_peer(request)}" if operation.is_open else _whose(request)
         interface.requests.take(whose)
         ends: list[Callable[[], None]] = [lambda: interface.requests.give_back(whose)]
         try:
@@ -746,7 +746,11 @@ def _user(request: Request) -> str | None:
 
 def _whose(request: Request) -> str:
     """Return the name under which limits count a request: its token's user, or the operator at its peer."""
-    return _user(request) or f"operator at {request.client.host if request.client else ''}"
+    return _user(request) or f"operator at {_peer(request)}"
+
+
+def _peer(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def _key(request: Request) -> str:

@@ -1,6 +1,4 @@
-"""MaxSAT: each search alone, and workers together, find the least cost, as found by trying all
-assignments.
-"""
+"""MaxSAT: each search alone, and workers together, find the least cost of all assignments."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ def test_backfilling_starts_whatever_fits() -> None:
 
 
 def test_with_a_depth_others_come_into_it_when_those_before_them_have_started() -> None:
-    # At second 2, one of the first four jobs starts; the submission at second 3 lets the next one be
-    # considered.
+    # At second 2, one of the first four jobs starts. The submission at second 3 makes the policy consider
+    # the fifth job.
     wide = [(0, 1, 4, 5), (0, 8, 1), (0, 8, 1)]
     workload = rigid(*wide, (1, 1, 1, 5), (2, 1, 2), (2, 1, 2), (3, 1, 1), nodes=8)
     quick, slow = simulate(workload, Easy(4)), simulate(workload, SlowEasy(4))

@@ -99,7 +99,7 @@ def plain_pyss(workload: Workload, plan: _Plan) -> list[float]:
 
 
 def plain_elastisim(workload: Workload) -> list[float]:
-    """Return the starts in ElastiSim's order: each event and each minute starts the first job, if it fits."""
+    """Return the starts in ElastiSim's order: at each event and minute, the first job, if it fits."""
     events = [(job.submit_s, 1, job.id) for job in workload.jobs]
     starts_s, queue, free, tick_s = [0.0] * len(events), list[Job](), workload.nodes, 0.0
     heapq.heapify(events)

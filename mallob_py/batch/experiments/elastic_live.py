@@ -120,7 +120,7 @@ def _batch(share: float) -> Workload:
 
 
 def _text(policy: str) -> str:
-    """Return a policy's text, in which settings that are times are given in real seconds."""
+    """Return a policy's text with its time settings converted to real seconds."""
     if policy == "elastic":
         return f"elastic:cooldown-s={60.0 * SECOND_S:g},period-s={5.0 * SECOND_S:g}"
     return policy

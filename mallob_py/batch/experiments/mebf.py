@@ -325,8 +325,9 @@ def _busy(variant: str, case: Case, of: Callable[[Measured], float], results: Re
 
 
 def first_size(variant: str, place: int, results: Results) -> str:
-    """Return the share [%] of expansions of jobs whose first size is in group `place` of `_GROUPS`, as a mean
-    over seeds.
+    """Return which share [%] of all expansions belongs to jobs that began with a size of group `place`.
+
+    The groups are `_GROUPS`; the share is a mean over seeds.
     """
     played = _of(results, Case(), variant)
     return interval([100.0 * one.expands_by_size[place] / max(1, one.expands) for one in played]).text(0)

@@ -38,7 +38,7 @@ OVERDUE_S = 5.0
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Run a job on these slots. A guest shares its mates' slots, with the share `factor` of cores."""
+    """Run a job on these slots. A guest runs on its mates' slots, on the part `factor` of their cores."""
 
     job: int
     slots: tuple[int, ...]

@@ -179,7 +179,7 @@ class Fair:
     def volumes(
         self, view: View, able: Sequence[Running], starting: Sequence[Job], free: int
     ) -> dict[int, int]:
-        """Return the volumes (job -> number of nodes) of jobs that can be resized or start."""
+        """Return the volumes (job -> number of nodes) of jobs that can be resized or started."""
         jobs = [*(running.job for running in able), *starting]
         if not jobs:
             return {}

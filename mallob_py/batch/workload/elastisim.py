@@ -149,9 +149,9 @@ def _described(job: Job, truth: Truth) -> _Job:
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """Means over a schedule's jobs, last end and utilisation, as computed from ElastiSim's files.
+    """A schedule's last end, its utilisation, and means over its jobs, computed from ElastiSim's files.
 
-    `job_time_s` is the mean run time. The numbers in these files have six significant digits.
+    `job_time_s` is the mean run time. ElastiSim writes numbers with six significant digits.
     """
 
     wait_s: float

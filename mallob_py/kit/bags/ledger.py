@@ -87,7 +87,7 @@ HOPS = 1
 #: greatest number of times that a request is passed on to compare how many tasks workers have; then the
 #: worker with the most tasks lends some
 LOOKS = 1
-#: greatest value of this number divided by the number of known workers
+#: greatest number of such passes per known worker
 LOOKS_SHARE = 0.25
 #: A worker divides its remaining tasks into parts: one for each worker that it knows, within the bounds
 #: LEVEL_PARTS. After each part it looks for a worker with more than RICHER times as many tasks as it has

@@ -90,7 +90,10 @@ class Inner(Message, frozen=True, tag=8):
 
 
 class Fetch(Message, frozen=True, tag=9):
-    """A call needs a shared object. `is_refused`: the descriptor in `Found` did not open; send the object."""
+    """A request for a shared object that a call needs.
+
+    `is_refused`: the asker could not open the descriptor in `Found`, so the object itself must be sent.
+    """
 
     mark: str
     is_refused: bool

@@ -4,10 +4,10 @@ Commands (`start`, `suspend`, `resume`, `leave`, `terminate`, `update`, `deliver
 `fileno()` is readable when `poll()` has events to return (`tasks.WorkerEvent`).
 
 The rank's fork server forks processes; `warm` of them are spare, so a start costs only a message. A process
-whose task ended by itself, with little memory, is used again. A terminated process is killed, unless it was
-the worker of a chain of revisions: then it is kept for the next revision, for a while (`KeptWorkers`). An
-application that a worker has imported without harm is imported by the server, too; processes forked before
-that import are stale, and are not used again.
+is used again if its task ended by itself and the process has little memory. A terminated process is killed,
+unless it was the worker of a chain of revisions: then it is kept for the next revision, for a while
+(`KeptWorkers`). An application that a worker has imported without harm is imported by the server, too;
+processes forked before that import are stale, and are not used again.
 
 Guarantees
 - Every started key ends by exactly one of: `terminate`, WorkerAnswered, WorkerRaised, WorkerCrashed,

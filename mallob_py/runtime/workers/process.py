@@ -384,7 +384,7 @@ class _Context(WorkerContext):
         raise _Finished
 
     def result_message(self, result: Result) -> tuple[wire.ResultFound, tuple[Memory, float]]:
-        """Return the message with a result, and this process's memory and CPU time now."""
+        """Return a message of a result, this process's memory, and its CPU time until now."""
         if self._printed is not None:
             self._printed.settle()
         memory, cpu_s = own_usage()

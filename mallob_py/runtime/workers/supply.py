@@ -19,7 +19,7 @@ from mallob_py.runtime.workers.links import ForkServer, LinkWatch, WorkerLink
 #: time without a new task before spare processes are replaced: forks must not compete with a job tree that
 #: grows over many ranks of a host
 _QUIET_S = 0.05
-#: greatest number of successive restarts of a fork server without a fork; after that, tasks are given up
+#: greatest number of restarts in a row of a fork server that forks nothing; after that, tasks are given up
 _SERVER_RESTARTS_MAX = 3
 
 

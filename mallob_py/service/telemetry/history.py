@@ -31,7 +31,7 @@ _NAME, _OLDER_NAME = "history.jsonl", "history.1.jsonl"
 HISTORY_FILES = (_OLDER_NAME, _NAME)
 #: time after now from which on a job cannot have ended
 _AHEAD_MAX_S = 86400.0
-#: client, internal id and time of the end of a job
+#: a job's client, its internal id, and the time of its end
 _Key: TypeAlias = tuple[int, int, float]
 #: bytes copied at once
 _COPIED_BYTES = 1 << 20

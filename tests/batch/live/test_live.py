@@ -643,7 +643,7 @@ def test_run_has_a_rank_for_each_slot_that_it_is_given(make: Make, tmp_path: Pat
 def test_a_bag_asks_for_slots_while_it_expects_work_and_gives_them_back_in_its_tail(
     make: Make, tmp_path: Path, where: str
 ) -> None:
-    # The policy easy resizes no job.
+    # The policy `easy` never resizes a job.
     if where == "here":
         scheduler = make("--policy", "easy", slots=3)
     else:
