@@ -242,7 +242,11 @@ class JobDirectory:
 
     def saved(self, internal_id: int) -> bytes | None:
         """Return the last checkpoint of a job that this service or a former service has kept."""
-        return self._checkpoints.load(internal_id) if internal_id in self._checkpoints.jobs else None
+        return self._checkpoints.load(internal_id)
+
+    def is_saved(self, internal_id: int) -> bool:
+        """Tell whether a job has a checkpoint, without reading it."""
+        return internal_id in self._checkpoints.jobs
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
         """Publish an error reply, named after the job or, if that is not allowed, after the file."""
@@ -583,6 +587,9 @@ class ThreadedDirectory:
     def saved(self, internal_id: int) -> bytes | None:
         unsaved = self._unsaved.get(internal_id)
         return self._directory.saved(internal_id) if unsaved is None else unsaved
+
+    def is_saved(self, internal_id: int) -> bool:
+        return internal_id in self._unsaved or self._directory.is_saved(internal_id)
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
         if error.identity:

@@ -170,7 +170,9 @@ def test_a_checkpoint_is_there_from_when_it_is_given_also_while_an_older_one_is_
     (incoming,) = box.take(1)
     job = incoming.internal_id
     box.disk.is_fast.clear()
+    assert not box.directory.is_saved(job)
     box.directory.save(job, b"older")
+    assert box.directory.is_saved(job)
     assert box.directory.saved(job) == b"older"
     assert box.disk.stalled.wait(DEADLINE_S)
     assert box.directory.saved(job) == b"older"
@@ -179,4 +181,5 @@ def test_a_checkpoint_is_there_from_when_it_is_given_also_while_an_older_one_is_
     box.disk.is_fast.set()
     box.directory.close()
     box.directory = box.open()
+    assert box.directory.is_saved(job)
     assert box.directory.saved(job) == b"newer"
