@@ -102,7 +102,7 @@ class FinishedLog:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         self._line_count += 1
         if self._line_count > 2 * KEEP_MAX:
-            self._drop_oldest(own_folder.read_file(self.path).decode("utf-8", "replace").splitlines())
+            self._drop_oldest()
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -110,14 +110,19 @@ class FinishedLog:
             self._descriptor = -1
 
     def _opened(self) -> int:
+        if self._descriptor >= 0 and not os.fstat(self._descriptor).st_nlink:
+            self.close()  # somebody has removed the file
+            self._line_count = 0
         if self._descriptor < 0:
             self._descriptor = own_folder.open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         return self._descriptor
 
-    def _drop_oldest(self, lines: list[str]) -> None:
-        kept = lines[-KEEP_MAX:]
-        self._line_count = len(kept)
+    def _drop_oldest(self) -> None:
+        self._line_count = KEEP_MAX
         with contextlib.suppress(OSError):  # the next try comes after `KEEP_MAX` further lines
+            lines = own_folder.read_file(self.path).decode("utf-8", "replace").split("\n")[:-1]
+            kept = lines[-KEEP_MAX:]
+            self._line_count = len(kept)
             own_folder.replace_file(self.path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
             self.close()  # the open descriptor belongs to the replaced file
 

@@ -874,6 +874,30 @@ def test_ended_jobs_are_noted_also_while_there_is_no_room_to_drop_the_oldest(
     assert (tmp_path / ".finished").read_text() == "u.9\tresult\nu.10\tresult\n"
 
 
+def test_ended_jobs_are_noted_also_where_the_file_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "KEEP_MAX", 1)
+    finished = FinishedLog(tmp_path / ".finished")
+    with monkeypatch.context() as trouble:
+        trouble.setattr("mallob_py.service.store.own_folder.read_file", _no_room)
+        for number in range(3):
+            finished.append(f"u.{number}", "result")
+    finished.append("u.3", "result")
+    finished.append("u.4", "result")
+    finished.close()
+    assert (tmp_path / ".finished").read_text() == "u.4\tresult\n"
+
+
+def test_ended_jobs_are_noted_also_after_their_file_was_removed(tmp_path: Path) -> None:
+    finished = FinishedLog(tmp_path / ".finished")
+    finished.append("u.a", "result")
+    (tmp_path / ".finished").unlink()
+    finished.append("u.b", "result")
+    finished.close()
+    assert FinishedLog(tmp_path / ".finished").load() == {"u.b": "result"}
+
+
 def test_a_folder_of_thousands_is_listed_in_parts_and_taken_oldest_first(
     open_directory: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
