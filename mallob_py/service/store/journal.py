@@ -65,6 +65,8 @@ _UNFINISHED = re.compile("~[0-9]{1,19}")
 
 #: separator, which no identity contains
 _BETWEEN = "\t"
+#: control characters, which only the name of a refused file may contain
+_CONTROL = re.compile("[\0-\x1f\x7f]")
 
 
 class FinishedLog:
@@ -95,6 +97,8 @@ class FinishedLog:
 
     def append(self, identity: str, outcome: str) -> None:
         """Append a line, as a whole or not at all. Raises OSError."""
+        if _CONTROL.search(identity):
+            return  # no job has this identity, and a line feed would forge lines of others' jobs
         descriptor = self._opened()
         line = f"{identity}{_BETWEEN}{outcome}\n".encode()
         if (written_bytes := os.write(descriptor, line)) < len(line):

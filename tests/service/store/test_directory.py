@@ -667,6 +667,18 @@ def test_all_that_have_a_reply_are_known_after_a_restart(open_directory: Open) -
     assert open_directory().finished == {"u.a": "result", "u.bad": "refused"}
 
 
+@pytest.mark.parametrize("name", ["x\nu.victim\tresult\ny", "u.victim\tresult"])
+def test_the_name_of_a_refused_file_tells_no_end_of_another_job(open_directory: Open, name: str) -> None:
+    directory = open_directory()
+    drop(directory, name, "{}")
+    (incoming,) = directory.take()
+    answer(directory, incoming)
+    assert list(replies(directory)) == [f"{name}.error.json"]
+    directory.close()
+    assert open_directory().finished == {}
+    assert not journal.ended_before(directory.path)("u.victim")
+
+
 def test_how_a_job_ended_is_known_though_its_reply_was_not_published(open_directory: Open) -> None:
     directory = open_directory()
     directory.close()
