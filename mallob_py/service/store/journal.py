@@ -445,6 +445,8 @@ class _Unpublished:
     reply: Reply | None  # None: the reply was written already
     #: functions to call once the reply is in the journal
     on_decided: list[Callable[[], None]] = field(default_factory=list)
+    #: whether the job's file is dropped or kept, and its end noted
+    is_released: bool = False
     delay_s: float = 0.0
     due: float = -math.inf
 
@@ -568,7 +570,11 @@ class Replies:
                     for call in item.on_decided:
                         call()
                 item.reply = None
-            self._journal.release([item.decided for item in items])
+            unreleased = [item for item in items if not item.is_released]
+            if unreleased:
+                self._journal.release([item.decided for item in unreleased])
+            for item in unreleased:
+                item.is_released = True
         except OSError as error:
             if len(items) == 1:
                 self._postpone(items[0], error)

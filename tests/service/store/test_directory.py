@@ -470,6 +470,27 @@ def test_one_reply_that_cannot_be_written_does_not_hold_up_those_gathered_with_i
     assert left_over(directory) == []
 
 
+@pytest.mark.parametrize("flush_policy", [Buffered(), Durable()], ids=["buffered", "durable"])
+def test_the_end_of_a_job_is_noted_once_however_often_its_reply_is_tried(
+    open_directory: Open, clock: Clock, flush_policy: FlushPolicy
+) -> None:
+    directory = open_directory(flush_policy=flush_policy)
+    (directory.path / "out" / "u.a.json").mkdir()
+    drop(directory, "a.json", text())
+    (incoming,) = directory.take()
+    answer(directory, incoming)
+    for _ in range(4):
+        clock.now += 100
+        directory.take()
+    assert directory.unpublished == 1
+    assert (directory.path / journal.FINISHED).read_text() == "u.a\tresult\n"
+    (directory.path / "out" / "u.a.json").rmdir()
+    clock.now += 100
+    directory.take()
+    assert list(replies(directory)) == ["u.a.json"]
+    assert left_over(directory) == []
+
+
 def test_gathered_replies_are_seen_in_the_order_in_which_jobs_have_ended(
     open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
