@@ -371,7 +371,7 @@ class Service(Desk):
                 self._machine.had_turn(news)
                 self.deadline_s = -math.inf
             case JobGivenUp(job):
-                self._machine.was_given_up(news, self._directory.saved(job) is not None, now)
+                self._machine.was_given_up(news, self._directory.is_saved(job), now)
                 self.deadline_s = -math.inf
             case JobSaved(job, checkpoint):
                 self._directory.save(job, checkpoint)

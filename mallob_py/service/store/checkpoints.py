@@ -90,6 +90,8 @@ class Checkpoints:
 
     def load(self, internal_id: int) -> bytes | None:
         """Return a job's last checkpoint if it is intact, else None."""
+        if (newest := self._passed_over.get(internal_id)) is not None:
+            return newest
         if internal_id not in self.jobs:
             return None
         path = self._dir / str(internal_id)

@@ -242,7 +242,11 @@ class JobDirectory:
 
     def saved(self, internal_id: int) -> bytes | None:
         """Return the last checkpoint of a job that this service or a former service has kept."""
-        return self._checkpoints.load(internal_id) if internal_id in self._checkpoints.jobs else None
+        return self._checkpoints.load(internal_id)
+
+    def is_saved(self, internal_id: int) -> bool:
+        """Tell whether a job has a checkpoint, without reading it."""
+        return internal_id in self._checkpoints.jobs
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
         """Publish an error reply, named after the job or, if that is not allowed, after the file."""
@@ -500,8 +504,9 @@ class ThreadedDirectory:
         #: whether the last `take` asked for files, as the thread needs to know
         self._has_room = True
         self._requests: deque[Callable[[], None]] = deque()
-        #: job -> last checkpoint, which waits to be written
+        #: job -> last checkpoint, which waits to be written or is being written; changed under the lock
         self._unsaved: dict[int, bytes] = {}
+        self._unsaved_lock = threading.Lock()
         self._is_closing = False
         self._directory = open_directory(self._complain)
         self.path = self._directory.path
@@ -575,13 +580,16 @@ class ThreadedDirectory:
         self._request(partial(self._directory.reply, internal_id, identity, reply, chain, on_decided))
 
     def save(self, internal_id: int, checkpoint: bytes) -> None:
-        is_asked_for = internal_id in self._unsaved
-        self._unsaved[internal_id] = checkpoint
-        if not is_asked_for:
-            self._request(partial(self._save, internal_id))
+        with self._unsaved_lock:
+            self._unsaved[internal_id] = checkpoint
+        self._request(partial(self._save, internal_id))
 
     def saved(self, internal_id: int) -> bytes | None:
-        return self._directory.saved(internal_id)
+        unsaved = self._unsaved.get(internal_id)
+        return self._directory.saved(internal_id) if unsaved is None else unsaved
+
+    def is_saved(self, internal_id: int) -> bool:
+        return internal_id in self._unsaved or self._directory.is_saved(internal_id)
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
         if error.identity:
@@ -658,7 +666,13 @@ class ThreadedDirectory:
             self._requests.popleft()()
 
     def _save(self, internal_id: int) -> None:
-        self._directory.save(internal_id, self._unsaved.pop(internal_id))
+        checkpoint = self._unsaved.get(internal_id)
+        if checkpoint is None:
+            return  # an earlier request has saved it
+        self._directory.save(internal_id, checkpoint)
+        with self._unsaved_lock:
+            if self._unsaved[internal_id] is checkpoint:  # no newer one has come meanwhile
+                del self._unsaved[internal_id]
 
     def _wait(self) -> None:
         """Wait until there is something to do."""

@@ -65,6 +65,8 @@ _UNFINISHED = re.compile("~[0-9]{1,19}")
 
 #: separator, which no identity contains
 _BETWEEN = "\t"
+#: control characters, which only the name of a refused file may contain
+_CONTROL = re.compile("[\0-\x1f\x7f]")
 
 
 class FinishedLog:
@@ -95,6 +97,8 @@ class FinishedLog:
 
     def append(self, identity: str, outcome: str) -> None:
         """Append a line, as a whole or not at all. Raises OSError."""
+        if _CONTROL.search(identity):
+            return  # no job has this identity, and a line feed would forge lines of others' jobs
         descriptor = self._opened()
         line = f"{identity}{_BETWEEN}{outcome}\n".encode()
         if (written_bytes := os.write(descriptor, line)) < len(line):
@@ -102,7 +106,7 @@ class FinishedLog:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         self._line_count += 1
         if self._line_count > 2 * KEEP_MAX:
-            self._drop_oldest(own_folder.read_file(self.path).decode("utf-8", "replace").splitlines())
+            self._drop_oldest()
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -110,14 +114,19 @@ class FinishedLog:
             self._descriptor = -1
 
     def _opened(self) -> int:
+        if self._descriptor >= 0 and not os.fstat(self._descriptor).st_nlink:
+            self.close()  # somebody has removed the file
+            self._line_count = 0
         if self._descriptor < 0:
             self._descriptor = own_folder.open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         return self._descriptor
 
-    def _drop_oldest(self, lines: list[str]) -> None:
-        kept = lines[-KEEP_MAX:]
-        self._line_count = len(kept)
+    def _drop_oldest(self) -> None:
+        self._line_count = KEEP_MAX
         with contextlib.suppress(OSError):  # the next try comes after `KEEP_MAX` further lines
+            lines = own_folder.read_file(self.path).decode("utf-8", "replace").split("\n")[:-1]
+            kept = lines[-KEEP_MAX:]
+            self._line_count = len(kept)
             own_folder.replace_file(self.path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
             self.close()  # the open descriptor belongs to the replaced file
 
@@ -436,6 +445,8 @@ class _Unpublished:
     reply: Reply | None  # None: the reply was written already
     #: functions to call once the reply is in the journal
     on_decided: list[Callable[[], None]] = field(default_factory=list)
+    #: whether the job's file is dropped or kept, and its end noted
+    is_released: bool = False
     delay_s: float = 0.0
     due: float = -math.inf
 
@@ -559,7 +570,11 @@ class Replies:
                     for call in item.on_decided:
                         call()
                 item.reply = None
-            self._journal.release([item.decided for item in items])
+            unreleased = [item for item in items if not item.is_released]
+            if unreleased:
+                self._journal.release([item.decided for item in unreleased])
+            for item in unreleased:
+                item.is_released = True
         except OSError as error:
             if len(items) == 1:
                 self._postpone(items[0], error)

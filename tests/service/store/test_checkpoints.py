@@ -197,3 +197,15 @@ def test_the_last_one_that_a_slow_disk_was_spared_is_written_at_the_end(
     checkpoints.close()
     after = opened(tmp_path, disk, complaints, JOB, OTHER)
     assert (after.load(JOB), after.load(OTHER)) == (b"last", None)
+
+
+def test_the_last_one_that_a_slow_disk_was_spared_is_there_for_its_job(
+    tmp_path: Path, disk: Disk, complaints: list[str]
+) -> None:
+    disk.flush_s = 0.5
+    checkpoints = opened(tmp_path, disk, complaints)
+    checkpoints.save(JOB, b"first")
+    checkpoints.save(JOB, b"last")
+    assert checkpoints.load(JOB) == b"last"
+    checkpoints.remove(JOB)
+    assert checkpoints.load(JOB) is None

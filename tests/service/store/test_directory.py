@@ -470,6 +470,27 @@ def test_one_reply_that_cannot_be_written_does_not_hold_up_those_gathered_with_i
     assert left_over(directory) == []
 
 
+@pytest.mark.parametrize("flush_policy", [Buffered(), Durable()], ids=["buffered", "durable"])
+def test_the_end_of_a_job_is_noted_once_however_often_its_reply_is_tried(
+    open_directory: Open, clock: Clock, flush_policy: FlushPolicy
+) -> None:
+    directory = open_directory(flush_policy=flush_policy)
+    (directory.path / "out" / "u.a.json").mkdir()
+    drop(directory, "a.json", text())
+    (incoming,) = directory.take()
+    answer(directory, incoming)
+    for _ in range(4):
+        clock.now += 100
+        directory.take()
+    assert directory.unpublished == 1
+    assert (directory.path / journal.FINISHED).read_text() == "u.a\tresult\n"
+    (directory.path / "out" / "u.a.json").rmdir()
+    clock.now += 100
+    directory.take()
+    assert list(replies(directory)) == ["u.a.json"]
+    assert left_over(directory) == []
+
+
 def test_gathered_replies_are_seen_in_the_order_in_which_jobs_have_ended(
     open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -665,6 +686,18 @@ def test_all_that_have_a_reply_are_known_after_a_restart(open_directory: Open) -
         answer(directory, incoming)
     directory.close()
     assert open_directory().finished == {"u.a": "result", "u.bad": "refused"}
+
+
+@pytest.mark.parametrize("name", ["x\nu.victim\tresult\ny", "u.victim\tresult"])
+def test_the_name_of_a_refused_file_tells_no_end_of_another_job(open_directory: Open, name: str) -> None:
+    directory = open_directory()
+    drop(directory, name, "{}")
+    (incoming,) = directory.take()
+    answer(directory, incoming)
+    assert list(replies(directory)) == [f"{name}.error.json"]
+    directory.close()
+    assert open_directory().finished == {}
+    assert not journal.ended_before(directory.path)("u.victim")
 
 
 def test_how_a_job_ended_is_known_though_its_reply_was_not_published(open_directory: Open) -> None:
@@ -872,6 +905,30 @@ def test_ended_jobs_are_noted_also_while_there_is_no_room_to_drop_the_oldest(
     finished.append("u.10", "result")
     finished.close()
     assert (tmp_path / ".finished").read_text() == "u.9\tresult\nu.10\tresult\n"
+
+
+def test_ended_jobs_are_noted_also_where_the_file_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "KEEP_MAX", 1)
+    finished = FinishedLog(tmp_path / ".finished")
+    with monkeypatch.context() as trouble:
+        trouble.setattr("mallob_py.service.store.own_folder.read_file", _no_room)
+        for number in range(3):
+            finished.append(f"u.{number}", "result")
+    finished.append("u.3", "result")
+    finished.append("u.4", "result")
+    finished.close()
+    assert (tmp_path / ".finished").read_text() == "u.4\tresult\n"
+
+
+def test_ended_jobs_are_noted_also_after_their_file_was_removed(tmp_path: Path) -> None:
+    finished = FinishedLog(tmp_path / ".finished")
+    finished.append("u.a", "result")
+    (tmp_path / ".finished").unlink()
+    finished.append("u.b", "result")
+    finished.close()
+    assert FinishedLog(tmp_path / ".finished").load() == {"u.b": "result"}
 
 
 def test_a_folder_of_thousands_is_listed_in_parts_and_taken_oldest_first(

@@ -163,3 +163,23 @@ def test_what_goes_wrong_in_the_thread_is_raised_in_the_loop(
     monkeypatch.setattr(JobDirectory, "take", fail)
     with pytest.raises(ServiceError, match="is lost"):
         poll_until(lambda: box.directory.take() == [] and False)
+
+
+def test_a_checkpoint_is_there_from_when_it_is_given_also_while_an_older_one_is_written(box: Box) -> None:
+    box.drop("a")
+    (incoming,) = box.take(1)
+    job = incoming.internal_id
+    box.disk.is_fast.clear()
+    assert not box.directory.is_saved(job)
+    box.directory.save(job, b"older")
+    assert box.directory.is_saved(job)
+    assert box.directory.saved(job) == b"older"
+    assert box.disk.stalled.wait(DEADLINE_S)
+    assert box.directory.saved(job) == b"older"
+    box.directory.save(job, b"newer")
+    assert box.directory.saved(job) == b"newer"
+    box.disk.is_fast.set()
+    box.directory.close()
+    box.directory = box.open()
+    assert box.directory.is_saved(job)
+    assert box.directory.saved(job) == b"newer"
