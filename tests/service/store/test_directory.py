@@ -337,6 +337,27 @@ def test_a_file_that_gives_way_to_a_link_while_it_is_claimed_has_no_owner(
     assert isinstance(incoming.data, JobFileError)
 
 
+@pytest.mark.parametrize("is_link", [False, True])
+def test_the_owner_of_a_file_is_known_also_while_no_descriptor_is_free_to_read_it(
+    open_directory: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_link: bool
+) -> None:
+    directory = open_directory()
+    job = drop(directory, "job.json", text())
+    if is_link:
+        os.link(job, tmp_path / "other")
+    opened = os.open
+
+    def fail(path: str, *rest: Any, **options: Any) -> int:
+        if ".job." in os.fspath(path):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, *rest, **options)
+
+    monkeypatch.setattr(os, "open", fail)
+    (incoming,) = directory.take()
+    assert incoming.data is None
+    assert incoming.owner == (None if is_link else os.geteuid())
+
+
 def test_a_very_long_file_name_gets_its_error_reply(open_directory: Open) -> None:
     directory = open_directory()
     (directory.path / "in" / ("x" * 255)).write_text("{}")
