@@ -182,7 +182,7 @@ class JobDirectory:
         return self._in.fileno()
 
     def _note_deadline(self) -> None:
-        is_due = self._has_room and (self._recovered or len(self._in))
+        is_due = self._has_room and (self._recovered or self._in.has_names)
         deadline_s = min(self._in.deadline_s, self._replies.deadline_s, self._removals_due_s)
         self.deadline_s = -math.inf if is_due else deadline_s
 

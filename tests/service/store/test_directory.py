@@ -751,6 +751,24 @@ def test_a_file_that_a_listing_finds_comes_before_one_that_is_told_of_during_the
     assert names == ["job.json", "a-stop.json"]
 
 
+def test_files_that_are_told_of_before_the_folder_can_be_listed_ask_for_no_turn_at_once(
+    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory()
+    drop(directory, "job.json", text())
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as shortage:
+        shortage.setattr(os, "scandir", fail)
+        assert directory.take() == []
+    assert directory.known_files == 1
+    assert directory.deadline_s > clock.now
+    clock.now = directory.deadline_s
+    assert [incoming.file_name for incoming in directory.take()] == ["job.json"]
+
+
 def test_what_was_in_the_folder_at_the_start_comes_before_what_is_told_of_later(open_directory: Open) -> None:
     directory = open_directory()
     directory.close()
