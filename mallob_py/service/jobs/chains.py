@@ -151,7 +151,13 @@ class ChainBook:
         chain.live.add(job)
 
     def restore(self, job: int, first: int, file: JobFile, now: float) -> bool:
-        """Restore an answered revision; return False if the chain does not end with its precursor."""
+        """Restore an answered revision.
+
+        Returns False if the chain does not end with its precursor, or if a live chain has its name, as its
+        file may have been changed since.
+        """
+        if file.identity in self._by_identity:
+            return False
         chain = self._chains.get(first)
         if chain is None and job == first:
             chain = self._chains[job] = Chain(job, file.application)

@@ -182,7 +182,7 @@ class JobDirectory:
         return self._in.fileno()
 
     def _note_deadline(self) -> None:
-        is_due = self._has_room and (self._recovered or len(self._in))
+        is_due = self._has_room and (self._recovered or self._in.has_names)
         deadline_s = min(self._in.deadline_s, self._replies.deadline_s, self._removals_due_s)
         self.deadline_s = -math.inf if is_due else deadline_s
 
@@ -415,8 +415,7 @@ class JobDirectory:
             if stat.S_ISREG(seen.st_mode):
                 with journal.opened_to_read(path, os.O_NOFOLLOW) as descriptor:
                     status = os.fstat(descriptor)
-                    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-                        owner = status.st_uid  # a hard link may be to another user's file
+                    owner = _owner_in(status)
                     data = self._data(claimed.file_name, status, descriptor)
             elif stat.S_ISREG((status := os.stat(path)).st_mode):
                 with journal.opened_to_read(path) as descriptor:
@@ -428,6 +427,7 @@ class JobDirectory:
             data = JobFileError("", f"{claimed.file_name} cannot be read: {error.strerror}")
             if is_shortage(error):
                 data = None  # the file is read later, as large files are
+                owner = _owner_at(path)
         is_known = handed_in is None
         return Incoming(claimed.internal_id, claimed.file_name, data, handed_in_s, is_known, path, owner)
 
@@ -446,6 +446,19 @@ class JobDirectory:
             f"{file_name} has {size} MB, but a job file may have at most {most} MB (see --max-job-file); "
             "put the input into a file of its own and name that file in files",
         )
+
+
+def _owner_in(status: os.stat_result) -> int | None:
+    """Return the owner of a file; None: no file, or one that another user may have linked."""
+    return status.st_uid if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else None
+
+
+def _owner_at(path: str) -> int | None:
+    """Return the owner of a claimed file that cannot be opened for now; None: unknown."""
+    try:
+        return _owner_in(os.lstat(path))
+    except OSError:
+        return None
 
 
 def _outcome_at(path: str) -> str:

@@ -204,6 +204,11 @@ class InFolder:
         """Return the number of waiting names, as far as known."""
         return len(self._waiting)
 
+    @property
+    def has_names(self) -> bool:
+        """Whether names wait that `next_names` may return: none before the folder was listed once."""
+        return self._is_listed and bool(self._waiting)
+
     def _note_deadline(self) -> None:
         if self._listing is not None:
             self.deadline_s = -math.inf

@@ -62,11 +62,13 @@ class LargeFiles:
 
     def ask(self, internal_id: int, path: str) -> None:
         """Have a file parsed; `take` will return it."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="mallob-py-large-files", daemon=True)
-            self._thread.start()
         self.under_way += 1
-        self._asked.put((internal_id, path))
+        try:
+            self._start()
+        except (RuntimeError, MemoryError) as error:
+            self._answer(Parsed(internal_id, _unparsed(f"no thread can be started for it: {error}"), 0))
+        else:
+            self._asked.put((internal_id, path))
 
     def take(self) -> list[Parsed]:
         """Return the files parsed since the last call, in order."""
@@ -88,12 +90,32 @@ class LargeFiles:
             self._thread.join()
         os.close(self._bell)
 
+    def _start(self) -> None:
+        """Start the thread, unless it was started. Raises RuntimeError at a shortage."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._serve, name="mallob-py-large-files", daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def _answer(self, parsed: Parsed) -> None:
+        self._parsed.append(parsed)
+        os.eventfd_write(self._bell, 1)
+
     def _serve(self) -> None:
         while (asked := self._asked.get()) is not None and not self._closing.is_set():
             internal_id, path = asked
-            request, size_bytes = self._parse(path)
-            self._parsed.append(Parsed(internal_id, request, size_bytes))
-            os.eventfd_write(self._bell, 1)
+            try:
+                request, size_bytes = self._parse(path)
+            except Exception as error:  # such as a lack of memory; other files can still be parsed
+                self._end_process()
+                request, size_bytes = _unparsed(f"{type(error).__name__} {error}".strip()), 0
+            self._answer(Parsed(internal_id, request, size_bytes))
+
+    def _end_process(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            with self.process:
+                pass  # its pipe is closed, and its end awaited
 
     def _parse(self, path: str) -> tuple[JobFile | Interruption | JobFileError, int]:
         command = [*python(), "-m", __name__, path, self._applications, str(self._size_max_bytes)]
@@ -120,7 +142,11 @@ class LargeFiles:
                     continue
                 problem = f"no process can be started for it: {error.strerror}"
             tries += 1
-        return JobFileError("", f"cannot be parsed: {problem}; hand it in again"), 0
+        return _unparsed(problem), 0
+
+
+def _unparsed(problem: str) -> JobFileError:
+    return JobFileError("", f"cannot be parsed: {problem}; hand it in again")
 
 
 def _decoded(data: bytes) -> JobFile | Interruption | JobFileError:

@@ -18,6 +18,8 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mallob_py.accepting import is_shortage
+
 #: longest time between a reader's look-up of the path and its opening of the pipe, which has lost its name
 _LATE_READER_S = 1.0
 GIVE_UP_S = 30.0
@@ -56,12 +58,17 @@ class ReplyPipes:
 
     @staticmethod
     def at(path: str, read_reply: Callable[[], bytes]) -> ReplyPipe | None:
-        """Return the pipe at the path where a reply will be published, if there is one."""
+        """Return the pipe at the path where a reply will be published, if there is one.
+
+        Raises OSError at a shortage: the pipe must keep its name until its reader can be served.
+        """
         try:
             if not stat.S_ISFIFO(os.lstat(path).st_mode):
                 return None
             node = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
+        except OSError as error:
+            if is_shortage(error):
+                raise
             return None
         pipe = ReplyPipe(node, memoryview(b""))
         try:
@@ -70,8 +77,11 @@ class ReplyPipes:
                 return None
             pipe.content = memoryview(read_reply())
             _open(pipe)
-        except OSError:
-            pass  # no reader, or no right to write; the reply is still published as a file
+        except OSError as error:
+            if is_shortage(error):
+                pipe.close()
+                raise
+            # no reader, or no right to write; the reply is still published as a file
         return pipe
 
     def feed(self, pipe: ReplyPipe) -> None:

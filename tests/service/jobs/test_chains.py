@@ -249,6 +249,17 @@ def test_answered_revisions_are_known_again_after_a_restart() -> None:
     assert book.next_deadline() == float("inf")
 
 
+def test_of_two_answered_revisions_of_one_name_the_first_is_known_again() -> None:
+    book = ChainBook(10.0)
+    assert book.restore(1, 1, file("a", literals=[1, 0]), 0.0)
+    assert book.restore(2, 1, file("b", "a"), 0.0)
+    assert not book.restore(3, 1, file("a", "b"), 0.0)
+    assert not book.restore(4, 4, file("b"), 0.0)
+    (chain,) = book.expired(100.0)
+    book.end(chain, "it has expired")
+    assert len(book) == 0
+
+
 def test_what_is_remembered_of_ended_chains_is_bounded() -> None:
     book = ChainBook(10.0, ended_max=10)
     for number in range(11):

@@ -337,6 +337,27 @@ def test_a_file_that_gives_way_to_a_link_while_it_is_claimed_has_no_owner(
     assert isinstance(incoming.data, JobFileError)
 
 
+@pytest.mark.parametrize("is_link", [False, True])
+def test_the_owner_of_a_file_is_known_also_while_no_descriptor_is_free_to_read_it(
+    open_directory: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_link: bool
+) -> None:
+    directory = open_directory()
+    job = drop(directory, "job.json", text())
+    if is_link:
+        os.link(job, tmp_path / "other")
+    opened = os.open
+
+    def fail(path: str, *rest: Any, **options: Any) -> int:
+        if ".job." in os.fspath(path):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, *rest, **options)
+
+    monkeypatch.setattr(os, "open", fail)
+    (incoming,) = directory.take()
+    assert incoming.data is None
+    assert incoming.owner == (None if is_link else os.geteuid())
+
+
 def test_a_very_long_file_name_gets_its_error_reply(open_directory: Open) -> None:
     directory = open_directory()
     (directory.path / "in" / ("x" * 255)).write_text("{}")
@@ -761,6 +782,24 @@ def test_a_file_that_a_listing_finds_comes_before_one_that_is_told_of_during_the
     monkeypatch.setattr(in_folder, "_LISTED_AT_ONCE", 1000)
     names = [incoming.file_name for _ in range(2) for incoming in directory.take()]
     assert names == ["job.json", "a-stop.json"]
+
+
+def test_files_that_are_told_of_before_the_folder_can_be_listed_ask_for_no_turn_at_once(
+    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory()
+    drop(directory, "job.json", text())
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as shortage:
+        shortage.setattr(os, "scandir", fail)
+        assert directory.take() == []
+    assert directory.known_files == 1
+    assert directory.deadline_s > clock.now
+    clock.now = directory.deadline_s
+    assert [incoming.file_name for incoming in directory.take()] == ["job.json"]
 
 
 def test_what_was_in_the_folder_at_the_start_comes_before_what_is_told_of_later(open_directory: Open) -> None:

@@ -1,9 +1,12 @@
 """Large job files: parsed in a process of their own, with the same results as small ones."""
 
 import json
+import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from waiting import poll_until
@@ -76,6 +79,34 @@ def test_a_parser_that_dies_again_and_again_is_told(
     (found,) = parsed(files, 1)
     assert isinstance(found.request, JobFileError)
     assert "its parser ended with status 1" in found.request.message
+
+
+def test_a_file_that_memory_does_not_suffice_for_holds_up_no_other(
+    files: LargeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as shortage:
+        shortage.setattr(subprocess.Popen, "communicate", MagicMock(side_effect=MemoryError))
+        files.ask(1, written(tmp_path, "a", literals=[1]))
+        (found,) = parsed(files, 1)
+    assert isinstance(found.request, JobFileError)
+    assert "MemoryError" in found.request.message
+    assert files.process is not None
+    assert files.process.returncode is not None
+    files.ask(2, written(tmp_path, "b", interrupt=True))
+    assert [one.request for one in parsed(files, 1)] == [Interruption("u", "b")]
+
+
+def test_a_file_that_no_thread_can_be_started_for_is_refused_and_a_later_one_is_not(
+    files: LargeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as shortage:
+        shortage.setattr(threading.Thread, "start", MagicMock(side_effect=RuntimeError("can't start")))
+        files.ask(1, written(tmp_path, "a", literals=[1]))
+    (refused,) = files.take()
+    assert isinstance(refused.request, JobFileError)
+    assert files.under_way == 0
+    files.ask(2, written(tmp_path, "b", interrupt=True))
+    assert [one.request for one in parsed(files, 1)] == [Interruption("u", "b")]
 
 
 def test_who_closes_waits_for_no_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

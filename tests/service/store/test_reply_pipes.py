@@ -3,6 +3,7 @@ it.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -205,3 +206,33 @@ def test_what_is_no_pipe_is_replaced_as_ever(directory: JobDirectory, job: int, 
     directory.reply(job, "u.a", Reply(body_of(10)))
     assert path.read_bytes() == body_of(10)
     assert not path.is_symlink()
+
+
+@pytest.mark.parametrize("needed_for", ["out/u.a.json", "journal/1.reply.u.a.json", "/proc/self/fd/"])
+def test_a_pipe_keeps_its_name_until_a_descriptor_is_free_for_it(
+    directory: JobDirectory,
+    job: int,
+    pipe: Path,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    needed_for: str,
+) -> None:
+    descriptor = reading(pipe)
+    opened = os.open
+    failed: list[str] = []
+
+    def fail(path: str, *rest: Any, **options: Any) -> int:
+        if needed_for in os.fspath(path):
+            failed.append(path)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, *rest, **options)
+
+    with monkeypatch.context() as shortage:
+        shortage.setattr(os, "open", fail)
+        directory.reply(job, "u.a", Reply(body_of(10)))
+    assert failed
+    assert pipe.is_fifo()
+    turn_until(directory, clock, lambda: not directory.unpublished)
+    assert os.read(descriptor, 1 << 16) == body_of(10)
+    assert pipe.read_bytes() == body_of(10)
+    os.close(descriptor)
