@@ -1,7 +1,9 @@
 """The exit file, by which a service's ranks report to the process that started them.
 
-Once the ranks have come up, the file holds `mpi.RUNNING`, and its time of change is renewed while a rank of
-the host lives (`failure_detector.Ring`); at the end the file holds the exit code (`mpi.leave`).
+The starting process makes the file, empty and with the time of change 0. Once the ranks have come up, the
+file holds `mpi.RUNNING`, and its time of change is renewed while a rank of the host lives
+(`failure_detector.Ring`); at the end the file holds the exit code (`mpi.leave`). The time needs no room on
+the disk, so it tells even on a full disk whether the ranks have come up.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from pathlib import Path
 
 from mallob_py.launchers import EXIT_FILE_VARIABLE
 from mallob_py.runtime.world.failure_detector import Watch
-from mallob_py.runtime.world.mpi import RUNNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,11 @@ class ExitFile:
         self._path = folder / "exit-code"
         # The ranks may react first, since they know more.
         self._watch = Watch(None if rank_timeout_s is None else 1.5 * rank_timeout_s)
-        self._seen_ns: int | None = None
+        #: the file's time of change, as seen last; 0: the ranks have not come up
+        self._seen_ns = 0
+        with contextlib.suppress(OSError):  # no room: the ranks may still be able to make the file
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.utime(self._path, ns=(0, 0))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -49,15 +54,19 @@ class ExitFile:
 
     def is_silent(self, now: float) -> bool:
         """Tell whether ranks that had come up are silent for too long; must be called every `look_s`."""
-        with contextlib.suppress(OSError):
-            changed_ns = os.stat(self._path).st_mtime_ns
-            if changed_ns != self._seen_ns:
-                self._watch.heard()
-            self._seen_ns = changed_ns
-        return self._seen_ns is not None and self._watch.is_silent(now)
+        if self._has_changed():
+            self._watch.heard()
+        return self._seen_ns != 0 and self._watch.is_silent(now)
 
     def said(self) -> Said:
-        left = b""
+        self._has_changed()
+        code = None
+        with contextlib.suppress(OSError, ValueError):  # a full disk may have kept a part of the content
+            code = int(self._path.read_bytes())
+        return Said(code, self._seen_ns != 0)
+
+    def _has_changed(self) -> bool:
+        before_ns = self._seen_ns
         with contextlib.suppress(OSError):
-            left = self._path.read_bytes()
-        return Said(None if left in (b"", RUNNING) else int(left), left != b"")
+            self._seen_ns = os.stat(self._path).st_mtime_ns
+        return self._seen_ns != before_ns

@@ -24,6 +24,32 @@ def test_ranks_that_are_at_work_have_come_up_and_left_no_code(tmp_path: Path) ->
     assert file.said() == Said(20, True)
 
 
+def test_ranks_that_were_at_work_have_come_up_whatever_a_full_disk_has_left_of_the_file(
+    tmp_path: Path,
+) -> None:
+    file = ExitFile(tmp_path, None)
+    os.utime(written(file))
+    assert file.said() == Said(None, True)
+    written(file).write_bytes(RUNNING[:4])
+    assert file.said() == Said(None, True)
+
+
+def test_ranks_that_were_seen_at_work_have_come_up_though_the_file_is_gone(tmp_path: Path) -> None:
+    file = ExitFile(tmp_path, None)
+    written(file).write_bytes(RUNNING)
+    file.is_silent(0.0)
+    written(file).unlink()
+    assert file.said() == Said(None, True)
+
+
+def test_ranks_may_make_the_file_that_the_launching_process_could_not(tmp_path: Path) -> None:
+    file = ExitFile(tmp_path / "full", None)
+    assert file.said() == Said(None, False)
+    (tmp_path / "full").mkdir()
+    written(file).touch()
+    assert file.said() == Said(None, True)
+
+
 def test_ranks_are_silent_when_the_file_does_not_change_any_more(tmp_path: Path) -> None:
     file = ExitFile(tmp_path, TIMEOUT_S)
     assert not any(file.is_silent(now) for now in range(100))  # the ranks have not started up
