@@ -163,7 +163,11 @@ class _Race(Generic[A]):
         raise kind(f"all processes of the worker died: {'; '.join(self._deaths)}")
 
     def _start(self, place: int, number: int) -> None:
-        attempt = self._prepare(number)
+        try:
+            attempt = self._prepare(number)
+        except OSError as error:  # such as no further descriptor: go on with the present processes
+            self._deaths.append(f"attempt {number}: preparation: {error}")
+            return
         ours, theirs = os.pipe()
         worker_pid = os.getpid()
         try:

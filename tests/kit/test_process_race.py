@@ -1,5 +1,6 @@
 """Several processes in one worker: there is one answer, even if other processes die or hang."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -112,6 +113,20 @@ def test_an_unsatisfiable_formula_is_found_to_be_so(threads: int) -> None:
     result = solve(literals_of(generate.pigeonhole(6)), Racing(threads))
     assert result.code == 20
     assert np.asarray(result.solution).size == 0
+
+
+def test_an_attempt_that_cannot_be_prepared_costs_no_other() -> None:
+    def answer_of(good: int) -> Result:
+        def prepare(number: int) -> Try:
+            if number != good:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return Try(lambda number: WINNER, number)
+
+        return race(Racing(2), prepare, lambda *_: None)
+
+    assert answer_of(0).code == answer_of(1).code == WINNER.code
+    with pytest.raises(RuntimeError, match=r"attempt 0: preparation: .*Too many open files; attempt 1"):
+        answer_of(2)
 
 
 def test_a_long_pause_ends_with_an_answer() -> None:
